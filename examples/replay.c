@@ -1,0 +1,1495 @@
+/* replay.c - what would this limit have done to my traffic?
+
+   What it shows: a limit tried on a real access log before it is switched on, by ratelimit.h's table with the log's own
+   times. Several limits in one all-or-none decision, a table in heap memory, the parser's fault position.
+
+       cc -std=c99 -O2 -I.. -o replay replay.c
+       ./replay --limit "10/m burst 20" /var/log/nginx/access.log
+       zcat access.log.*.gz | ./replay --limit 2/s --limit "1000/d burst 1000" --key ip --ip-prefix 64
+       ./replay --suggest --svg traffic.svg access.log
+
+   OPTIONS
+       --limit LIMIT          "10/m burst 20", "100/s", "1000/d window", "0.5/s burst 10"; several: a request passes only if it
+                              passes all of them, else it costs nothing in any (up to 16). Two on one key have a bucket each.
+       --key ip               the client's address (default). A plain line's key is its KEY, whatever this says but for N.
+             path             what was asked for, without "?" and what follows
+             ip+path          both, joined by a space
+             N                the line's N-th field between blanks, from 1, as it stands
+       --ip-prefix N          all IPv6 addresses with the same first N bits are one (default 128; 64 is one household)
+       --ipv4-prefix N        the same for IPv4 (default 32). An IPv4 address mapped into IPv6 (::ffff:1.2.3.4) is the IPv4 one.
+       --cost bytes           a request costs its answer's size in bytes instead of 1; none or 0 ("-") costs 1
+       --table-keys N         also decide with a table of ratelimit_table_bytes(N) and say what it got wrong
+       --full POLICY          what that table does when it is full: evict (default), last-seen, inherit, refuse
+       --suggest[=SHARE]      find a limit; SHARE is the most keys that may be refused, "0.1%" (default) or as a fraction, "0.001"
+       --decisions            print "LINE ALLOWED REMAINING RETRY_AFTER_NS" for each request instead of the report
+       --json                 print the report as JSON
+       --svg FILE             draw it
+       --reorder N            how many requests late a line may come (default 65536, 1 to 16777216)
+       --year N               the year of the first line of a log without years (default 2000)
+       --seed N               the table's seed (default 1: the same output at each run)
+       --help
+
+   INPUT  Files, or standard input for "-" or none. Each line by itself may be of any of these forms:
+       HOST IDENT USER [03/Mar/2026:14:00:07 +0100] "GET /path HTTP/1.1" 200 5120 ...      Common and Combined Log Format
+       1772546407.25 alice 3                                                            plain: TIME KEY [COST]
+       Mar  3 14:00:07 192.0.2.1 failed-password                                        ssh; also sshd's own "... from 192.0.2.1 port ..."
+   A virtual host before HOST is passed over. TIME is in seconds and is taken exactly, to the ns; further digits are dropped. COST
+   is in tokens (0 counts as 1). The ssh form has no year: months that go back by two or more start the next one.
+   Empty lines and those beginning with # are passed over, and NULs at the beginning of a line (a log after a crash) dropped. Any
+   other line from which time, key or cost can't be read is bad: counted, reported by the first one's number, never fatal. Of a
+   line longer than 65,536 bytes the rest is ignored; it is bad only if something needed is not whole in that.
+
+   ORDER  Servers write a line when a request ends, with the time when it began. The requests are sorted by time, those of
+   the same time stay as they stood. Each input is sorted within a window of --reorder requests, so memory does not grow with
+   its length: a line that comes that many requests late or more may find that a later time was already decided. It is then
+   taken at that time, and counted as too late. Several files are merged by time, in whatever order they are named.
+
+   EXACTNESS  Tables are added as keys appear, each with eight places for a key that may be in it, so that no key is forced out; the
+   report says so, or how many were. Memory is constant per key (its text, two counters, eight places of 21 bytes for each limit).
+
+   --suggest  The tightest limit is the one that lets a single key have the least in any one minute (burst + a minute's
+   tokens; of equals the smaller burst), of all that refuse anything to no more than SHARE of the keys. Rates and bursts are
+   tried in steps of two digits (1.0/m, 1.1/m ... 99/m, 100/m, 110/m; below 1/m by whole tokens per hour and per day), each
+   by replaying the keys that could be refused by it. With the rate or the burst one step lower it would refuse too many.
+   It keeps 36 bytes per request in memory, of files and of standard input alike. Without --limit the report is about it.
+
+   --decisions  LINE is the line's number in its file (FILE:LINE with several files, FILE counted from 1), in order of time. ALLOWED is 0 or
+   1. REMAINING is the least that any of the limits has left, or has, if refused. RETRY_AFTER_NS is the longest wait,
+   18446744073709551615 if the cost is above a burst.
+
+   Exit code: 0 done; 1 an input can't be read or the output not be written; 2 wrong options. */
+
+#define _POSIX_C_SOURCE 200809L
+
+#define RATELIMIT_IMPLEMENTATION
+#include "../ratelimit.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_LIMITS 16
+#define MAX_LINE 65536      /* bytes of a line that are looked at */
+#define CHUNK 65536         /* bytes read at once */
+#define BATCH 256           /* requests decided between two looks at the clock */
+#define FIRST_KEYS 4096     /* keys of the first table; each further one holds twice as many */
+#define ROOMINESS 4         /* times ratelimit_table_bytes, which is twice as many places as keys */
+#define FINE_BINS 4096      /* of the time series, while it is collected */
+#define TOP 10              /* most refused keys shown */
+#define SHARE_ONE 1000000000u
+
+#if defined(__GNUC__)
+#  define PRINTF_LIKE(format, first) __attribute__((format(printf, format, first)))
+#  define NO_RETURN __attribute__((noreturn))
+#else
+#  define PRINTF_LIKE(format, first)
+#  define NO_RETURN
+#endif
+
+typedef struct text {
+    const char *at; /* NULL: there is none */
+    size_t len;
+} text;
+
+typedef enum key_kind { KEY_IP, KEY_PATH, KEY_IP_PATH, KEY_FIELD } key_kind;
+
+typedef struct options {
+    ratelimit_limit limit[MAX_LIMITS];
+    size_t limits;
+    key_kind key;
+    uint64_t field, ipv4_prefix, ipv6_prefix;
+    uint64_t table_keys, reorder, seed, year;
+    uint64_t share; /* of SHARE_ONE */
+    ratelimit_full when_full;
+    bool cost_bytes, suggest, decisions, json;
+    const char *svg;
+    char **files;
+    size_t file_count;
+} options;
+
+/* One request that was read and waits for its turn. */
+typedef struct request {
+    uint64_t time_ns, line, cost;
+    uint32_t key, file;
+} request;
+
+typedef struct verdict {
+    bool allowed;
+    uint64_t remaining, retry_after_ns;
+} verdict;
+
+/* ---- failing, memory ------------------------------------------------------------------------------------------- */
+
+static bool progress_shown;
+
+static void progress_end(void)
+{
+    if (progress_shown)
+        fputs("\r\033[K", stderr);
+    progress_shown = false;
+}
+
+static void fail(int code, const char *format, ...) NO_RETURN PRINTF_LIKE(2, 3);
+static void fail(int code, const char *format, ...)
+{
+    va_list args;
+    progress_end();
+    fputs("replay: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    exit(code);
+}
+
+typedef enum memory_kind { FOR_KEYS, FOR_TABLES, FOR_READING, FOR_RECORDS, MEMORY_KINDS } memory_kind;
+static size_t memory_used[MEMORY_KINDS];
+
+static void *resize(memory_kind kind, void *memory, size_t old_count, size_t count, size_t size)
+{
+    void *grown = count <= SIZE_MAX / size ? realloc(memory, count * size) : NULL;
+    if (!grown)
+        fail(1, "out of memory");
+    memory_used[kind] += (count - old_count) * size;
+    return grown;
+}
+
+/* Output errors stick to the stream; errno is right only just after one. */
+static void check_output(FILE *out, const char *name, bool flush)
+{
+    errno = 0;
+    if ((flush && fflush(out) != 0) || ferror(out))
+        fail(1, "cannot write %s%s%s", name, errno ? ": " : "", errno ? strerror(errno) : "");
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------ */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Takes the next field between blanks off the front of *rest. */
+static bool next_field(text *rest, text *field)
+{
+    size_t i = 0, begin;
+    while (i < rest->len && is_blank(rest->at[i]))
+        i++;
+    begin = i;
+    while (i < rest->len && !is_blank(rest->at[i]))
+        i++;
+    field->at = rest->at + begin;
+    field->len = i - begin;
+    rest->at += i;
+    rest->len -= i;
+    return field->len > 0;
+}
+
+static bool skip(text *t, char c)
+{
+    if (t->len == 0 || t->at[0] != c)
+        return false;
+    t->at++;
+    t->len--;
+    return true;
+}
+
+/* Takes a number of least to most digits off the front of *t. */
+static bool number(text *t, size_t least, size_t most, uint64_t *out)
+{
+    size_t i = 0;
+    uint64_t value = 0;
+    while (i < t->len && is_digit(t->at[i])) {
+        uint64_t digit = (uint64_t)(t->at[i++] - '0');
+        if (i > most || value > (UINT64_MAX - digit) / 10)
+            return false;
+        value = value * 10 + digit;
+    }
+    t->at += i;
+    t->len -= i;
+    *out = value;
+    return i >= least;
+}
+
+/* ".25" as ns; nothing there is 0. Digits after the ninth are dropped. */
+static bool fraction(text *t, uint64_t *ns)
+{
+    uint64_t unit = RATELIMIT_SECOND / 10;
+    *ns = 0;
+    if (!skip(t, '.'))
+        return true;
+    if (t->len == 0 || !is_digit(t->at[0]))
+        return false;
+    for (; t->len && is_digit(t->at[0]); t->at++, t->len--, unit /= 10)
+        *ns += (uint64_t)(t->at[0] - '0') * unit;
+    return true;
+}
+
+/* The length of the character at the front of *t if it can be printed without harm, else 0: not UTF-8, a control
+ * character, or one that hides or turns around what stands beside it. */
+static size_t harmless(text t)
+{
+    const unsigned char *s = (const unsigned char *)t.at;
+    size_t i, len = s[0] < 0x80 ? 1 : s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    static const uint32_t bad[][2] = {{0, 0x1F}, {0x7F, 0x9F}, {0xAD, 0xAD}, {0x61C, 0x61C}, {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0xD800, 0xDFFF}, {0xFEFF, 0xFEFF}, {0xFFF0, 0xFFFB}, {0xFFFE, 0xFFFF}, {0xE0000, 0xE0FFF}};
+    uint32_t c = len == 1 ? s[0] : (uint32_t)s[0] & (0xFFu >> (len + 1));
+    if (len > t.len || (s[0] >= 0x80 && s[0] < 0xC0) || s[0] >= 0xF8)
+        return 0;
+    for (i = 1; i < len; i++) {
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+        c = c << 6 | (s[i] & 0x3Fu);
+    }
+    for (i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (c >= bad[i][0] && c <= bad[i][1])
+            return 0;
+    return c >= least[len] && c <= 0x10FFFF ? len : 0;
+}
+
+typedef enum markup { PLAIN, XML, JSON } markup;
+
+static void put_char(FILE *out, const char *at, size_t len, markup as)
+{
+    if (as == XML && strchr("<>&\"", at[0]))
+        fprintf(out, "&#%d;", at[0]);
+    else if (as == JSON && (at[0] == '"' || at[0] == '\\'))
+        fprintf(out, "\\%c", at[0]);
+    else
+        fwrite(at, 1, len, out);
+}
+
+/* Prints a text from the log so that it does no harm on a terminal or in a file; bytes that could as \xHH. At most
+ * `most` columns, the rest as "..."; returns how many it used. */
+static size_t put_text(FILE *out, text t, size_t most, markup as)
+{
+    size_t used = 0;
+    while (t.len) {
+        size_t len = harmless(t), width = len ? 1 : 4;
+        if (used + width + (t.len > (len ? len : 1) ? 3 : 0) > most) {
+            fputs("...", out);
+            return used + 3;
+        }
+        if (len)
+            put_char(out, t.at, len, as);
+        else
+            fprintf(out, as == JSON ? "\\\\x%02x" : "\\x%02x", (unsigned)(unsigned char)t.at[0]);
+        used += width;
+        t.at += len ? len : 1;
+        t.len -= len ? len : 1;
+    }
+    return used;
+}
+
+static text as_text(const char *string)
+{
+    text t;
+    t.at = string;
+    t.len = strlen(string);
+    return t;
+}
+
+typedef struct line_text {
+    char at[64];
+} line_text;
+
+/* 1234567 as 1,234,567 */
+static line_text commas(uint64_t value)
+{
+    line_text out;
+    char digits[24];
+    size_t len = (size_t)snprintf(digits, sizeof digits, "%" PRIu64, value), i, at = 0;
+    for (i = 0; i < len; i++) {
+        if (i && (len - i) % 3 == 0)
+            out.at[at++] = ',';
+        out.at[at++] = digits[i];
+    }
+    out.at[at] = 0;
+    return out;
+}
+
+static line_text bytes_text(uint64_t bytes)
+{
+    static const char *const unit[] = {"bytes", "KB", "MB", "GB", "TB"};
+    line_text out;
+    double value = (double)bytes;
+    size_t i = 0;
+    for (; value >= 1000 && i < 4; i++)
+        value /= 1000;
+    snprintf(out.at, sizeof out.at, i ? "%.1f %s" : "%.0f %s", value, unit[i]);
+    return out;
+}
+
+static line_text percent(uint64_t part, uint64_t whole)
+{
+    line_text out;
+    snprintf(out.at, sizeof out.at, "%.2f %%", whole ? 100.0 * (double)part / (double)whole : 0.0);
+    return out;
+}
+
+/* ---- calendar -------------------------------------------------------------------------------------------------- */
+
+static const char month_names[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+
+static uint64_t days_in(uint64_t year, uint64_t month)
+{
+    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    return month == 2 ? 28 + leap : 30 + ((month + (month > 7)) & 1);
+}
+
+/* Days from 1 March of year 0 (Gregorian) to the day: months counted from March have their leap day last. */
+static uint64_t day_number(uint64_t year, uint64_t month, uint64_t day)
+{
+    uint64_t y = month < 3 ? year - 1 : year, m = month < 3 ? month + 9 : month - 3;
+    return y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 1;
+}
+
+#define EPOCH_DAY UINT64_C(719468) /* day_number(1970, 1, 1) */
+
+typedef struct moment {
+    uint64_t year, month, day, hour, minute, second, part_ns;
+    uint64_t west_s, east_s; /* the zone: one of them is 0 */
+} moment;
+
+static bool moment_to_ns(const moment *m, uint64_t *ns)
+{
+    uint64_t s;
+    if (m->year < 1969 || m->year > 2553 || m->month < 1 || m->month > 12 || m->day < 1 || m->day > days_in(m->year, m->month) || m->hour > 23 || m->minute > 59 || m->second > 60)
+        return false;
+    s = day_number(m->year, m->month, m->day) * 86400 + m->hour * 3600 + m->minute * 60 + m->second + m->west_s - m->east_s;
+    if (s < EPOCH_DAY * 86400)
+        return false;
+    *ns = (s - EPOCH_DAY * 86400) * RATELIMIT_SECOND + m->part_ns;
+    return true;
+}
+
+static moment moment_of(uint64_t ns)
+{
+    moment m = {0};
+    uint64_t s = ns / RATELIMIT_SECOND, day = s / 86400;
+    m.year = 1970;
+    m.month = 1;
+    m.part_ns = ns % RATELIMIT_SECOND;
+    m.hour = s / 3600 % 24;
+    m.minute = s / 60 % 60;
+    m.second = s % 60;
+    for (; day >= 337 + days_in(m.year, 2); m.year++)
+        day -= 337 + days_in(m.year, 2);
+    for (; day >= days_in(m.year, m.month); m.month++)
+        day -= days_in(m.year, m.month);
+    m.day = day + 1;
+    return m;
+}
+
+static bool month_name(text *t, uint64_t *month)
+{
+    size_t i;
+    if (t->len < 3)
+        return false;
+    for (i = 0; i < 12 && memcmp(t->at, month_names + i * 3, 3) != 0; i++)
+        ;
+    t->at += 3;
+    t->len -= 3;
+    *month = i + 1;
+    return i < 12;
+}
+
+static bool clock_time(text *t, moment *m)
+{
+    return number(t, 2, 2, &m->hour) && skip(t, ':') && number(t, 2, 2, &m->minute) && skip(t, ':') && number(t, 2, 2, &m->second) && fraction(t, &m->part_ns);
+}
+
+/* "17/May/2015:10:05:03 +0200]" */
+static bool clf_time(text *t, uint64_t *ns)
+{
+    moment m = {0};
+    uint64_t zone;
+    bool west;
+    if (!(number(t, 1, 2, &m.day) && skip(t, '/') && month_name(t, &m.month) && skip(t, '/') && number(t, 4, 4, &m.year) && skip(t, ':') && clock_time(t, &m) && skip(t, ' ')))
+        return false;
+    west = skip(t, '-');
+    if (!(west || skip(t, '+')) || !number(t, 4, 4, &zone) || !skip(t, ']'))
+        return false;
+    zone = zone / 100 * 3600 + zone % 100 * 60;
+    m.west_s = west ? zone : 0;
+    m.east_s = west ? 0 : zone;
+    return moment_to_ns(&m, ns);
+}
+
+/* "3 Mar 2026 14:00:07", without the year where the log has none; a plain log that counts from 0 has no date. */
+typedef enum dating { DATE_AND_YEAR, DATE_ONLY, NO_DATE } dating;
+
+static line_text time_text(uint64_t ns, dating date)
+{
+    line_text out;
+    moment m = moment_of(ns);
+    unsigned hour = (unsigned)m.hour, minute = (unsigned)m.minute, second = (unsigned)m.second;
+    const char *name = month_names + (m.month - 1) * 3;
+    if (date == NO_DATE)
+        snprintf(out.at, sizeof out.at, "%u:%02u:%02u", (unsigned)(ns / RATELIMIT_HOUR), minute, second);
+    else if (date == DATE_ONLY)
+        snprintf(out.at, sizeof out.at, "%u %.3s %02u:%02u:%02u", (unsigned)m.day, name, hour, minute, second);
+    else
+        snprintf(out.at, sizeof out.at, "%u %.3s %u %02u:%02u:%02u", (unsigned)m.day, name, (unsigned)m.year, hour, minute, second);
+    return out;
+}
+
+static line_text iso_time(uint64_t ns)
+{
+    line_text out;
+    moment m = moment_of(ns);
+    snprintf(out.at, sizeof out.at, "%04u-%02u-%02uT%02u:%02u:%02u.%09uZ", (unsigned)m.year, (unsigned)m.month, (unsigned)m.day, (unsigned)m.hour, (unsigned)m.minute, (unsigned)m.second, (unsigned)m.part_ns);
+    return out;
+}
+
+/* ---- keys: text to number, with counts ------------------------------------------------------------------------- */
+
+typedef struct key {
+    char *at;     /* the text, after one byte that is the limit's number while deciding */
+    uint32_t len; /* of the text */
+    uint32_t hash;
+    uint64_t requests, refused;
+} key;
+
+typedef struct keys {
+    key *list;
+    size_t count, room;
+    uint32_t *index; /* number of a key + 1, open addressing, at most half full */
+    size_t index_size;
+    char *block; /* texts are cut from it */
+    size_t block_left;
+    uint64_t secret;
+} keys;
+
+#define PRIME UINT64_C(0x7FFFFFFF)
+
+/* A polynomial at a secret point: nobody who writes to the log can make keys collide. */
+static uint32_t hash_of(uint64_t secret, text t)
+{
+    uint64_t h = t.len % PRIME;
+    size_t i;
+    for (i = 0; i < t.len; i++)
+        h = (h * secret + (unsigned char)t.at[i]) % PRIME;
+    return (uint32_t)h;
+}
+
+static uint64_t random_secret(void)
+{
+    uint64_t secret = ratelimit_clock_ns();
+    FILE *f = fopen("/dev/urandom", "rb");
+    if (f && fread(&secret, sizeof secret, 1, f) != 1)
+        secret ^= ratelimit_clock_ns();
+    if (f)
+        fclose(f);
+    return 65536 + secret % (PRIME - 65537);
+}
+
+static void keys_reindex(keys *k)
+{
+    size_t size = k->index_size ? k->index_size * 2 : 4096, i, at;
+    k->index = (uint32_t *)resize(FOR_KEYS, k->index, k->index_size, size, sizeof *k->index);
+    k->index_size = size;
+    memset(k->index, 0, size * sizeof *k->index);
+    for (i = 0; i < k->count; i++) {
+        for (at = k->list[i].hash & (size - 1); k->index[at]; at = (at + 1) & (size - 1))
+            ;
+        k->index[at] = (uint32_t)(i + 1);
+    }
+}
+
+static char *keys_store(keys *k, text t)
+{
+    char *at;
+    if (k->block_left < t.len + 1) {
+        k->block_left = t.len + 1 > CHUNK ? t.len + 1 : CHUNK;
+        k->block = (char *)resize(FOR_KEYS, NULL, 0, k->block_left, 1);
+    }
+    at = k->block;
+    k->block += t.len + 1;
+    k->block_left -= t.len + 1;
+    at[0] = 0;
+    memcpy(at + 1, t.at, t.len);
+    return at;
+}
+
+static uint32_t key_number(keys *k, text t)
+{
+    uint32_t hash = hash_of(k->secret, t);
+    key *new_key;
+    size_t at;
+    if (k->count * 2 >= k->index_size)
+        keys_reindex(k);
+    for (at = hash & (k->index_size - 1); k->index[at]; at = (at + 1) & (k->index_size - 1)) {
+        key *old = &k->list[k->index[at] - 1];
+        if (old->hash == hash && old->len == t.len && memcmp(old->at + 1, t.at, t.len) == 0)
+            return k->index[at] - 1;
+    }
+    if (k->count == k->room) {
+        k->list = (key *)resize(FOR_KEYS, k->list, k->room, k->room ? k->room * 2 : 1024, sizeof *k->list);
+        k->room = k->room ? k->room * 2 : 1024;
+    }
+    if (k->count >= UINT32_MAX - 1)
+        fail(1, "more than 4 billion keys");
+    new_key = &k->list[k->count++];
+    memset(new_key, 0, sizeof *new_key);
+    new_key->at = keys_store(k, t);
+    new_key->len = (uint32_t)t.len;
+    new_key->hash = hash;
+    k->index[at] = (uint32_t)k->count;
+    return (uint32_t)(k->count - 1);
+}
+
+static text key_text(const key *k)
+{
+    text t;
+    t.at = k->at + 1;
+    t.len = k->len;
+    return t;
+}
+
+/* ---- input: sources and lines ---------------------------------------------------------------------------------- */
+
+typedef struct source {
+    FILE *file;
+    const char *name;
+    uint32_t number;
+    char *chunk, *line;
+    size_t at, have; /* in chunk */
+    size_t len;      /* of line */
+    bool cut;        /* line is only the beginning */
+    bool nulls;      /* dropped from its beginning */
+    uint64_t line_number;
+    uint64_t year, month; /* of the last line without a year; month 0: none yet */
+    uint64_t latest_ns;
+    request *heap; /* the earliest first */
+    size_t count, room;
+} source;
+
+typedef struct input {
+    const options *opt;
+    keys keys;
+    source *sources;
+    size_t source_count;
+    uint64_t bytes_done, bytes_total, bytes_next; /* for the progress bar; total 0: not known */
+    bool bar;
+    uint64_t bad_lines, first_bad_line;
+    const char *first_bad_file;
+    uint64_t disordered, disorder_ns; /* requests earlier than one read before, the largest step back */
+    uint64_t too_late, now_ns;
+    bool without_year;
+} input;
+
+static void progress(input *in)
+{
+    uint64_t step = in->bytes_total / 100;
+    if (!in->bar || in->bytes_done < in->bytes_next)
+        return;
+    in->bytes_next = in->bytes_done + (step > 1000000 ? step : 1000000);
+    if (in->bytes_total > in->bytes_done) {
+        unsigned tenth = (unsigned)(in->bytes_done * 40 / in->bytes_total);
+        fprintf(stderr, "\rreplay: [%.*s%.*s] %3u %%  %s of", (int)tenth, "########################################", (int)(40 - tenth), "........................................", (unsigned)(in->bytes_done * 100 / in->bytes_total), bytes_text(in->bytes_done).at);
+        fprintf(stderr, " %s\033[K", bytes_text(in->bytes_total).at);
+    } else {
+        fprintf(stderr, "\rreplay: %s read, %s keys\033[K", bytes_text(in->bytes_done).at, commas(in->keys.count).at);
+    }
+    progress_shown = true;
+}
+
+static bool fill(input *in, source *s)
+{
+    s->at = 0;
+    errno = 0;
+    s->have = fread(s->chunk, 1, CHUNK, s->file);
+    if (ferror(s->file))
+        fail(1, "cannot read %s: %s", s->name, strerror(errno));
+    in->bytes_done += s->have;
+    progress(in);
+    return s->have > 0;
+}
+
+static void append(source *s, const char *from, size_t len)
+{
+    for (; s->len == 0 && len && *from == 0; from++, len--)
+        s->nulls = true;
+    if (len > MAX_LINE - s->len) {
+        len = MAX_LINE - s->len;
+        s->cut = true;
+    }
+    memcpy(s->line + s->len, from, len);
+    s->len += len;
+}
+
+/* Reads the next line without its end. Of a cut line what may not be whole is dropped too. */
+static bool read_line(input *in, source *s)
+{
+    const char *newline = NULL;
+    bool any = false;
+    s->len = 0;
+    s->cut = s->nulls = false;
+    while (!newline && (s->at < s->have || fill(in, s))) {
+        const char *from = s->chunk + s->at;
+        newline = (const char *)memchr(from, '\n', s->have - s->at);
+        append(s, from, newline ? (size_t)(newline - from) : s->have - s->at);
+        s->at = newline ? (size_t)(newline - s->chunk) + 1 : s->have;
+        any = true;
+    }
+    s->line_number += any;
+    if (s->len && s->line[s->len - 1] == '\r')
+        s->len--;
+    while (s->cut && s->len && !is_blank(s->line[s->len - 1]))
+        s->len--;
+    return any;
+}
+
+/* ---- input: from line to request ------------------------------------------------------------------------------- */
+
+/* What a line holds; what is not there has at == NULL. */
+typedef struct parts {
+    uint64_t time_ns;
+    text address, path, size;
+    bool plain; /* address is KEY, size is COST */
+} parts;
+
+static bool is_address(text t)
+{
+    char copy[INET6_ADDRSTRLEN];
+    unsigned char bytes[16];
+    if (t.len >= sizeof copy || memchr(t.at, 0, t.len))
+        return false;
+    memcpy(copy, t.at, t.len);
+    copy[t.len] = 0;
+    return inet_pton(AF_INET, copy, bytes) == 1 || inet_pton(AF_INET6, copy, bytes) == 1;
+}
+
+/* HOST, or the second field if only that is an address: a virtual host stands before it. */
+static text clf_host(text before)
+{
+    text first, second;
+    if (next_field(&before, &first) && !is_address(first) && next_field(&before, &second) && is_address(second))
+        return second;
+    return first;
+}
+
+/* The path in a request line "GET /path?query HTTP/1.1"; all of it if it has no blanks. */
+static text clf_path(text line)
+{
+    text method, path, rest = line;
+    const char *query;
+    if (!next_field(&rest, &method) || !next_field(&rest, &path))
+        path = line;
+    query = path.len ? (const char *)memchr(path.at, '?', path.len) : NULL;
+    if (query && query > path.at)
+        path.len = (size_t)(query - path.at);
+    if (path.len == 0)
+        path.at = NULL;
+    return path;
+}
+
+/* What follows the time: "REQUEST" STATUS SIZE. A quote in REQUEST is written \". */
+static void clf_rest(text rest, parts *p)
+{
+    text line, status;
+    size_t i;
+    while (skip(&rest, ' '))
+        ;
+    if (!skip(&rest, '"'))
+        return;
+    for (i = 0; i < rest.len && rest.at[i] != '"'; i++)
+        i += rest.at[i] == '\\';
+    if (i >= rest.len)
+        return;
+    line.at = rest.at;
+    line.len = i;
+    p->path = clf_path(line);
+    rest.at += i + 1;
+    rest.len -= i + 1;
+    if (!next_field(&rest, &status) || !next_field(&rest, &p->size))
+        p->size.at = NULL;
+}
+
+/* USER may hold anything, also blanks and brackets: the first "[" with a time after it counts. */
+static bool parse_clf(text line, parts *p)
+{
+    text before = line, rest = line;
+    const char *bracket;
+    while (rest.len && (bracket = (const char *)memchr(rest.at, '[', rest.len)) != NULL) {
+        before.len = (size_t)(bracket - line.at);
+        rest.at = bracket + 1;
+        rest.len = line.len - before.len - 1;
+        if (clf_time(&rest, &p->time_ns)) {
+            p->address = clf_host(before);
+            clf_rest(rest, p);
+            return p->address.len > 0;
+        }
+        rest.at = bracket + 1;
+        rest.len = line.len - before.len - 1;
+    }
+    return false;
+}
+
+/* The year goes on when the months go back. One month back is a late line; eleven forward, one of the year before. */
+static uint64_t year_of(source *s, uint64_t month)
+{
+    if (s->month && month == s->month + 11)
+        return s->year - 1;
+    s->year += s->month && month + 1 < s->month;
+    if (month > s->month || month + 1 < s->month)
+        s->month = month;
+    return s->year;
+}
+
+/* sshd's own lines have "HOST sshd[PID]: ... from ADDRESS port ..." where the short form has the address. */
+static bool ssh_address(text rest, text *address)
+{
+    text field, before = {NULL, 0};
+    bool named;
+    if (!next_field(&rest, address) || is_address(*address))
+        return address->len > 0;
+    named = next_field(&rest, &field) && field.at[field.len - 1] == ':';
+    while (next_field(&rest, &field)) {
+        if (before.at && before.len == 4 && memcmp(before.at, "from", 4) == 0 && is_address(field)) {
+            *address = field;
+            return true;
+        }
+        before = field;
+    }
+    return !named;
+}
+
+static bool parse_ssh(text line, source *s, parts *p)
+{
+    moment m = {0};
+    if (!month_name(&line, &m.month) || !skip(&line, ' '))
+        return false;
+    skip(&line, ' ');
+    if (!(number(&line, 1, 2, &m.day) && skip(&line, ' ') && clock_time(&line, &m) && skip(&line, ' ')) || !ssh_address(line, &p->address))
+        return false;
+    m.year = year_of(s, m.month);
+    return moment_to_ns(&m, &p->time_ns);
+}
+
+static bool parse_plain(text line, parts *p)
+{
+    uint64_t s, ns;
+    if (!number(&line, 1, 20, &s) || !fraction(&line, &ns) || line.len == 0 || !is_blank(line.at[0]) || s > (UINT64_MAX - ns) / RATELIMIT_SECOND)
+        return false;
+    p->time_ns = s * RATELIMIT_SECOND + ns;
+    p->plain = true;
+    if (!next_field(&line, &p->address))
+        return false;
+    if (!next_field(&line, &p->size))
+        p->size.at = NULL;
+    return true;
+}
+
+/* Clears all bits but the first `prefix`. */
+static void mask(unsigned char *bytes, size_t count, uint64_t prefix)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        uint64_t keep = prefix < 8 ? prefix : 8;
+        bytes[i] = (unsigned char)(bytes[i] & (0xFF00u >> keep));
+        prefix -= keep;
+    }
+}
+
+/* The address in its one form, cut to the prefix, into out; any other text as it is. */
+static text clean_address(const options *opt, text t, char out[64])
+{
+    static const unsigned char mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+    unsigned char bytes[16];
+    bool v6 = t.len && memchr(t.at, ':', t.len) != NULL;
+    uint64_t prefix;
+    text clean = t;
+    if (t.len >= INET6_ADDRSTRLEN || memchr(t.at, 0, t.len) || (!v6 && opt->ipv4_prefix == 32))
+        return t;
+    memcpy(out, t.at, t.len);
+    out[t.len] = 0;
+    if (inet_pton(v6 ? AF_INET6 : AF_INET, out, bytes) != 1)
+        return t;
+    if (v6 && memcmp(bytes, mapped, sizeof mapped) == 0) {
+        memmove(bytes, bytes + sizeof mapped, 4);
+        v6 = false;
+    }
+    prefix = v6 ? opt->ipv6_prefix : opt->ipv4_prefix;
+    mask(bytes, v6 ? 16 : 4, prefix);
+    clean.at = inet_ntop(v6 ? AF_INET6 : AF_INET, bytes, out, 64);
+    clean.len = strlen(out);
+    if (prefix < (v6 ? 128u : 32u))
+        clean.len += (size_t)snprintf(out + clean.len, 64 - clean.len, "/%u", (unsigned)prefix);
+    return clean;
+}
+
+/* The key of a line, perhaps built in buffer (MAX_LINE + 128 bytes). at is NULL if the line has none. */
+static text find_key(const options *opt, text line, const parts *p, char *buffer)
+{
+    text found = {NULL, 0};
+    uint64_t i;
+    char address[64];
+    if (opt->key == KEY_FIELD) {
+        for (i = 0; i < opt->field; i++)
+            if (!next_field(&line, &found))
+                found.at = NULL;
+        return found;
+    }
+    if (opt->key == KEY_PATH && !p->plain)
+        return p->path;
+    found = clean_address(opt, p->address, address);
+    if (opt->key == KEY_IP_PATH && !p->plain && !p->path.at) {
+        found.at = NULL;
+        return found;
+    }
+    memcpy(buffer, found.at, found.len);
+    found.at = buffer;
+    if (opt->key == KEY_IP_PATH && !p->plain) {
+        buffer[found.len] = ' ';
+        memcpy(buffer + found.len + 1, p->path.at, p->path.len);
+        found.len += 1 + p->path.len;
+    }
+    return found;
+}
+
+/* At least 1: a request that costs nothing can't be limited. */
+static bool find_cost(const options *opt, const parts *p, uint64_t *cost)
+{
+    text size = p->size;
+    *cost = 1;
+    if (!size.at)
+        return p->plain || !opt->cost_bytes;
+    if (!p->plain && (!opt->cost_bytes || (size.len == 1 && size.at[0] == '-')))
+        return true;
+    if (!number(&size, 1, 20, cost) || size.len)
+        return false;
+    *cost += *cost == 0;
+    return true;
+}
+
+static bool parse_line(input *in, source *s, request *out)
+{
+    static char buffer[MAX_LINE + 128];
+    parts p;
+    text line, found;
+    line.at = s->line;
+    line.len = s->len;
+    memset(&p, 0, sizeof p);
+    if (!parse_clf(line, &p)) {
+        if (parse_ssh(line, s, &p))
+            in->without_year = true;
+        else if (!parse_plain(line, &p))
+            return false;
+    }
+    found = find_key(in->opt, line, &p, buffer);
+    if (!found.at || !find_cost(in->opt, &p, &out->cost))
+        return false;
+    out->time_ns = p.time_ns;
+    out->line = s->line_number;
+    out->file = s->number;
+    out->key = key_number(&in->keys, found);
+    return true;
+}
+
+static bool to_pass_over(const source *s)
+{
+    size_t i = 0;
+    while (i < s->len && is_blank(s->line[i]))
+        i++;
+    return i < s->len ? s->line[0] == '#' : !s->nulls && !s->cut;
+}
+
+static bool read_request(input *in, source *s, request *out)
+{
+    while (read_line(in, s)) {
+        if (to_pass_over(s))
+            continue;
+        if (parse_line(in, s, out))
+            return true;
+        if (in->bad_lines++ == 0) {
+            in->first_bad_line = s->line_number;
+            in->first_bad_file = s->name;
+        }
+    }
+    return false;
+}
+
+/* ---- input: in order of time ----------------------------------------------------------------------------------- */
+
+static bool earlier(const request *a, const request *b)
+{
+    if (a->time_ns != b->time_ns)
+        return a->time_ns < b->time_ns;
+    return a->file != b->file ? a->file < b->file : a->line < b->line;
+}
+
+static void heap_push(source *s, request r)
+{
+    size_t at = s->count++;
+    if (at == s->room) {
+        size_t room = s->room ? s->room * 2 : 256;
+        s->heap = (request *)resize(FOR_READING, s->heap, s->room, room, sizeof r);
+        s->room = room;
+    }
+    for (; at && earlier(&r, &s->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        s->heap[at] = s->heap[(at - 1) / 2];
+    s->heap[at] = r;
+}
+
+static request heap_pop(source *s)
+{
+    request top = s->heap[0], last = s->heap[--s->count];
+    size_t at = 0, child;
+    while ((child = at * 2 + 1) < s->count) {
+        child += child + 1 < s->count && earlier(&s->heap[child + 1], &s->heap[child]);
+        if (!earlier(&s->heap[child], &last))
+            break;
+        s->heap[at] = s->heap[child];
+        at = child;
+    }
+    s->heap[at] = last;
+    return top;
+}
+
+/* Keeps the window full: what has not been read yet can then only be that many requests late. */
+static void refill(input *in, source *s)
+{
+    request r;
+    while (s->file && s->count < in->opt->reorder) {
+        if (!read_request(in, s, &r)) {
+            fclose(s->file);
+            s->file = NULL;
+            return;
+        }
+        if (r.time_ns < s->latest_ns) {
+            in->disordered++;
+            if (s->latest_ns - r.time_ns > in->disorder_ns)
+                in->disorder_ns = s->latest_ns - r.time_ns;
+        } else {
+            s->latest_ns = r.time_ns;
+        }
+        heap_push(s, r);
+    }
+}
+
+static bool next_request(input *in, request *out)
+{
+    source *first = NULL;
+    size_t i;
+    for (i = 0; i < in->source_count; i++) {
+        source *s = &in->sources[i];
+        refill(in, s);
+        if (s->count && (!first || earlier(&s->heap[0], &first->heap[0])))
+            first = s;
+    }
+    if (!first)
+        return false;
+    *out = heap_pop(first);
+    if (out->time_ns < in->now_ns) {
+        out->time_ns = in->now_ns;
+        in->too_late++;
+    }
+    in->now_ns = out->time_ns;
+    return true;
+}
+
+static void open_source(input *in, size_t i, const char *name)
+{
+    source *s = &in->sources[i];
+    struct stat info;
+    bool standard = strcmp(name, "-") == 0;
+    memset(s, 0, sizeof *s);
+    s->name = standard ? "standard input" : name;
+    s->file = standard ? stdin : fopen(name, "rb");
+    if (!s->file)
+        fail(1, "cannot read %s: %s", name, strerror(errno));
+    if (fstat(fileno(s->file), &info) == 0 && S_ISREG(info.st_mode) && (in->bytes_total || i == 0))
+        in->bytes_total += (uint64_t)info.st_size;
+    else
+        in->bytes_total = 0;
+    s->number = (uint32_t)(i + 1);
+    s->year = in->opt->year;
+    s->chunk = (char *)resize(FOR_READING, NULL, 0, CHUNK, 1);
+    s->line = (char *)resize(FOR_READING, NULL, 0, MAX_LINE, 1);
+}
+
+static void open_input(input *in, const options *opt)
+{
+    size_t i;
+    memset(in, 0, sizeof *in);
+    in->opt = opt;
+    in->keys.secret = random_secret();
+    in->source_count = opt->file_count ? opt->file_count : 1;
+    in->sources = (source *)resize(FOR_READING, NULL, 0, in->source_count, sizeof *in->sources);
+    for (i = 0; i < in->source_count; i++)
+        open_source(in, i, opt->file_count ? opt->files[i] : "-");
+    in->bytes_next = 4000000; /* what takes less than a second needs no bar */
+    in->bar = isatty(STDERR_FILENO) == 1;
+}
+
+/* ---- deciding -------------------------------------------------------------------------------------------------- */
+
+/* Table i holds FIRST_KEYS << i keys: growing moves nothing, since a key's number says which table is its own. */
+typedef struct decider {
+    const options *opt;
+    ratelimit_table *table[32];
+    size_t tables;
+    bool fixed; /* one table for all keys, of the size asked for */
+    char *scratch;
+    size_t scratch_size;
+} decider;
+
+static ratelimit_table *new_table(const options *opt, size_t bytes, ratelimit_full when_full)
+{
+    ratelimit_table_options table_options = {{0, 0}, RATELIMIT_EVICT, 0};
+    ratelimit_table *table = NULL;
+    ratelimit_status status;
+    table_options.seed[0] = opt->seed;
+    table_options.seed[1] = UINT64_C(0x7265706C61792E63);
+    table_options.when_full = when_full;
+    if (bytes == 0)
+        fail(1, "out of memory: too many keys");
+    status = ratelimit_table_init(&table, resize(FOR_TABLES, NULL, 0, bytes, 1), bytes, &table_options);
+    if (status != RATELIMIT_OK)
+        fail(1, "cannot make a table of %zu bytes: %s", bytes, ratelimit_status_text(status));
+    return table;
+}
+
+static void decider_init(decider *d, const options *opt, bool fixed)
+{
+    memset(d, 0, sizeof *d);
+    d->opt = opt;
+    d->fixed = fixed;
+    if (fixed)
+        d->table[d->tables++] = new_table(opt, ratelimit_table_bytes((size_t)opt->table_keys), opt->when_full);
+}
+
+static ratelimit_table *table_of(decider *d, uint32_t number)
+{
+    size_t i = 0, keys_in = FIRST_KEYS;
+    if (d->fixed)
+        return d->table[0];
+    for (; number >= keys_in; i++, keys_in *= 2)
+        number -= (uint32_t)keys_in;
+    for (; d->tables <= i; d->tables++)
+        d->table[d->tables] = new_table(d->opt, ratelimit_table_bytes((FIRST_KEYS << d->tables) * ROOMINESS * d->opt->limits), RATELIMIT_EVICT);
+    return d->table[i];
+}
+
+/* The key's bytes for limit i: its number, then the text, so that two limits on one key have a bucket each. */
+static const char *limited_key(decider *d, const key *k, size_t i)
+{
+    size_t len = (size_t)k->len + 1;
+    char *copy;
+    if (i == 0)
+        return k->at;
+    if (d->scratch_size < len * MAX_LIMITS) {
+        d->scratch = (char *)resize(FOR_TABLES, d->scratch, d->scratch_size, len * MAX_LIMITS, 1);
+        d->scratch_size = len * MAX_LIMITS;
+    }
+    copy = d->scratch + len * i;
+    memcpy(copy, k->at, len);
+    copy[0] = (char)i;
+    return copy;
+}
+
+static verdict decide(decider *d, const key *k, const request *r)
+{
+    ratelimit_request req[MAX_LIMITS];
+    ratelimit_result res[MAX_LIMITS];
+    verdict v = {true, UINT64_MAX, 0};
+    size_t i, count = d->opt->limits;
+    ratelimit_table *table = table_of(d, r->key);
+    memset(req, 0, count * sizeof *req);
+    for (i = count; i--;) { /* the last first: its copy of the key makes room for all */
+        req[i].key = limited_key(d, k, i);
+        req[i].key_len = (size_t)k->len + 1;
+        req[i].limit = &d->opt->limit[i];
+        req[i].n = r->cost;
+    }
+    ratelimit_table_decide(table, req, res, count, RATELIMIT_ALL, r->time_ns);
+    for (i = 0; i < count; i++)
+        v.allowed = v.allowed && res[i].allowed;
+    for (i = 0; i < count; i++) {
+        if (!v.allowed && res[i].status == RATELIMIT_OK)
+            continue; /* would have passed: then it has more left than one that refused */
+        if (res[i].remaining < v.remaining)
+            v.remaining = res[i].remaining;
+        if (res[i].retry_after_ns > v.retry_after_ns)
+            v.retry_after_ns = res[i].retry_after_ns;
+    }
+    return v;
+}
+
+static ratelimit_table_counts decider_counts(const decider *d, uint64_t now_ns)
+{
+    ratelimit_table_counts sum = {0}, one;
+    size_t i;
+    for (i = 0; i < d->tables; i++) {
+        ratelimit_table_stats(d->table[i], now_ns, &one);
+        sum.capacity += one.capacity;
+        sum.keys += one.keys;
+        sum.evicted += one.evicted;
+        sum.refused += one.refused;
+        sum.bytes += one.bytes;
+    }
+    return sum;
+}
+
+/* ---- time series ----------------------------------------------------------------------------------------------- */
+
+typedef struct bin {
+    uint64_t allowed, refused;
+} bin;
+
+/* Bins of one width, beginning at a multiple of it. When they no longer suffice the width grows, so that memory does not.
+ * Each width divides the next. */
+typedef struct series {
+    bin bins[FINE_BINS];
+    uint64_t base; /* number of the first bin since time 0 */
+    size_t count;
+    size_t width; /* which of widths */
+} series;
+
+static const uint64_t widths[] = {RATELIMIT_MILLISECOND, 10 * RATELIMIT_MILLISECOND, 100 * RATELIMIT_MILLISECOND, RATELIMIT_SECOND, 2 * RATELIMIT_SECOND, 10 * RATELIMIT_SECOND, 30 * RATELIMIT_SECOND, RATELIMIT_MINUTE, 2 * RATELIMIT_MINUTE, 10 * RATELIMIT_MINUTE, 30 * RATELIMIT_MINUTE, RATELIMIT_HOUR, 3 * RATELIMIT_HOUR, 6 * RATELIMIT_HOUR, 12 * RATELIMIT_HOUR, RATELIMIT_DAY, 2 * RATELIMIT_DAY, 14 * RATELIMIT_DAY, 28 * RATELIMIT_DAY, 364 * RATELIMIT_DAY, 3640 * RATELIMIT_DAY};
+static const char *const width_names[] = {"millisecond", "10 milliseconds", "100 milliseconds", "second", "2 seconds", "10 seconds", "30 seconds", "minute", "2 minutes", "10 minutes", "30 minutes", "hour", "3 hours", "6 hours", "12 hours", "day", "2 days", "14 days", "28 days", "364 days", "3640 days"};
+
+static void widen(series *s)
+{
+    uint64_t ratio = widths[s->width + 1] / widths[s->width], base = s->base / ratio;
+    size_t i, to = 0;
+    for (i = 0; i < s->count; i++) {
+        bin moved = s->bins[i];
+        to = (size_t)((s->base + i) / ratio - base);
+        s->bins[i].allowed = s->bins[i].refused = 0;
+        s->bins[to].allowed += moved.allowed;
+        s->bins[to].refused += moved.refused;
+    }
+    s->count = to + 1;
+    s->base = base;
+    s->width++;
+}
+
+static void series_add(series *s, uint64_t time_ns, bool allowed)
+{
+    uint64_t number = time_ns / widths[s->width];
+    if (s->count == 0)
+        s->base = number;
+    for (; number - s->base >= FINE_BINS; number = time_ns / widths[s->width])
+        widen(s);
+    if (number - s->base >= s->count)
+        s->count = (size_t)(number - s->base) + 1;
+    s->bins[number - s->base].allowed += allowed;
+    s->bins[number - s->base].refused += !allowed;
+}
+
+static void narrow_to(series *s, size_t most)
+{
+    while (s->count > most && s->width + 1 < sizeof widths / sizeof *widths)
+        widen(s);
+}
+
+static uint64_t bin_begin(const series *s, size_t i)
+{
+    return (s->base + i) * widths[s->width];
+}
+
+static uint64_t series_peak(const series *s)
+{
+    uint64_t peak = 0;
+    size_t i;
+    for (i = 0; i < s->count; i++)
+        if (s->bins[i].allowed + s->bins[i].refused > peak)
+            peak = s->bins[i].allowed + s->bins[i].refused;
+    return peak;
+}
+
+/* ---- the whole run --------------------------------------------------------------------------------------------- */
+
+typedef struct run {
+    const options *opt;
+    input in;
+    decider exact, small;
+    series series;
+    request batch[BATCH];
+    verdict verdicts[BATCH];
+    size_t batched;
+    uint64_t requests, refused, keys_refused, never;
+    uint64_t too_lenient, too_strict; /* of the small table, against the exact one */
+    uint64_t first_ns, last_ns;
+    uint64_t deciding_ns, whole_ns;
+    uint32_t top[TOP]; /* numbers of keys, the most refused first */
+    size_t top_count;
+    bool found; /* --suggest found suggested */
+    ratelimit_limit suggested;
+    uint64_t may_refuse, suggested_refuses;
+} run;
+
+static void count_verdict(run *r, const request *req, const verdict *v)
+{
+    key *k = &r->in.keys.list[req->key];
+    if (r->requests++ == 0)
+        r->first_ns = req->time_ns;
+    r->last_ns = req->time_ns;
+    k->requests++;
+    series_add(&r->series, req->time_ns, v->allowed);
+    if (!v->allowed) {
+        r->refused++;
+        r->never += v->retry_after_ns == RATELIMIT_FOREVER;
+        r->keys_refused += k->refused++ == 0;
+    }
+    if (r->opt->decisions && r->in.source_count > 1)
+        printf("%" PRIu32 ":", req->file);
+    if (r->opt->decisions)
+        printf("%" PRIu64 " %d %" PRIu64 " %" PRIu64 "\n", req->line, v->allowed, v->remaining, v->retry_after_ns);
+}
+
+static void decide_batch(run *r)
+{
+    uint64_t begin = ratelimit_clock_ns();
+    size_t i;
+    for (i = 0; i < r->batched; i++)
+        r->verdicts[i] = decide(&r->exact, &r->in.keys.list[r->batch[i].key], &r->batch[i]);
+    r->deciding_ns += ratelimit_clock_ns() - begin;
+    for (i = 0; i < r->batched; i++) {
+        count_verdict(r, &r->batch[i], &r->verdicts[i]);
+        if (r->small.fixed) {
+            verdict v = decide(&r->small, &r->in.keys.list[r->batch[i].key], &r->batch[i]);
+            r->too_lenient += v.allowed && !r->verdicts[i].allowed;
+            r->too_strict += !v.allowed && r->verdicts[i].allowed;
+        }
+    }
+    r->batched = 0;
+    if (r->opt->decisions)
+        check_output(stdout, "to standard output", false);
+}
+
+static void replay_one(run *r, const request *req)
+{
+    r->batch[r->batched++] = *req;
+    if (r->batched == BATCH)
+        decide_batch(r);
+}
+
+static bool more_refused(const key *list, uint32_t a, uint32_t b)
+{
+    return list[a].refused != list[b].refused ? list[a].refused > list[b].refused : a < b;
+}
+
+static void find_top(run *r)
+{
+    const key *list = r->in.keys.list;
+    uint32_t number;
+    size_t at;
+    for (number = 0; number < r->in.keys.count; number++) {
+        if (list[number].refused == 0 || (r->top_count == TOP && !more_refused(list, number, r->top[TOP - 1])))
+            continue;
+        r->top_count += r->top_count < TOP;
+        for (at = r->top_count - 1; at && more_refused(list, number, r->top[at - 1]); at--)
+            r->top[at] = r->top[at - 1];
+        r->top[at] = number;
+    }
+}
+
+/* ---- suggesting ------------------------------------------------------------------------------------------------ */
+
+typedef struct records {
+    request *list;  /* in order of time */
+    uint32_t *next; /* number of the key's next record + 1 */
+    size_t count, room;
+    uint32_t *first, *last; /* of each key, number + 1 */
+    uint64_t *total;        /* what each key costs */
+    uint32_t *order;        /* keys, the costliest first */
+    size_t keys, may_refuse;
+} records;
+
+static uint64_t add_capped(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static void records_read(records *all, input *in)
+{
+    request r;
+    while (next_request(in, &r)) {
+        if (all->count == all->room) {
+            size_t room = all->room ? all->room * 2 : 4096;
+            all->list = (request *)resize(FOR_RECORDS, all->list, all->room, room, sizeof r);
+            all->next = (uint32_t *)resize(FOR_RECORDS, all->next, all->room, room, sizeof *all->next);
+            all->room = room;
+        }
+        if (all->count >= UINT32_MAX - 1)
+            fail(1, "--suggest can look at 4 billion requests at most");
+        all->list[all->count++] = r;
+    }
+}
+
+static const uint64_t *costliest; /* qsort has no argument for it */
+
+static int by_cost(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (costliest[x] != costliest[y])
+        return costliest[x] > costliest[y] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* Links the records of each key. */
+static void records_link(records *all, size_t keys)
+{
+    uint32_t i;
+    all->keys = keys;
+    all->first = (uint32_t *)resize(FOR_RECORDS, NULL, 0, keys + 1, sizeof *all->first);
+    all->last = (uint32_t *)resize(FOR_RECORDS, NULL, 0, keys + 1, sizeof *all->last);
+    all->order = (uint32_t *)resize(FOR_RECORDS, NULL, 0, keys + 1, sizeof *all->order);
+    all->total = (uint64_t *)resize(FOR_RECORDS, NULL, 0, keys + 1, sizeof *all->total);
+    memset(all->first, 0, (keys + 1) * sizeof *all->first);
+    memset(all->total, 0, (keys + 1) * sizeof *all->total);
+    for (i = 0; i < keys; i++)
+        all->order[i] = i;
+    for (i = 0; i < all->count; i++) {
+        uint32_t k = all->list[i].key;
+        if (all->first[k])
+            all->next[all->last[k] - 1] = i + 1;
+        else
+            all->first[k] = i + 1;
+        all->last[k] = i + 1;
+        all->next[i] = 0;
+        all->total[k] = add_capped(all->total[k], all->list[i].cost);
+    }
+    costliest = all->total;
+    qsort(all->order, keys, sizeof *all->order, by_cost);
+}
+
+static bool refuses_key(const records *all, uint32_t k, const ratelimit_limit *limit)
+{
+    ratelimit_bucket bucket = {0, 0};
+    uint32_t i;
+    for (i = all->first[k]; i; i = all->next[i - 1])
+        if (!ratelimit_bucket_take(&bucket, limit, all->list[i - 1].cost, all->list[i - 1].time_ns, NULL))
+            return true;
+    return false;
+}
+
+/* How many keys limit refuses anything to; stops counting when it is too many. */
+static size_t keys_it_refuses(const records *all, const ratelimit_limit *limit)
+{
+    size_t i, refused = 0;
+    if (ratelimit_limit_check(limit) != RATELIMIT_OK)
+        return all->may_refuse + 1;
+    for (i = 0; i < all->keys && refused <= all->may_refuse; i++) {
+        if (all->total[all->order[i]] <= limit->burst)
+            break; /* nor any after it: they never empty the bucket */
+        refused += refuses_key(all, all->order[i], limit);
+    }
+    return refused;
+}
+
+static uint64_t two_digits(size_t i)
+{
+    uint64_t value = 10 + i % 90;
+    for (i /= 90; i; i--)
+        value *= 10;
+    return value;
+}
+
+/* The steps of bursts and of rates, these in tokens per day (1/h is 24, 1/m is 1440). */
+#define BURSTS (9 + 12 * 90)
+#define RATES (23 + 59 + 12 * 90)
+
+static uint64_t burst_step(size_t i)
+{
+    return i < 9 ? i + 1 : two_digits(i - 9);
+}
+
+static uint64_t rate_step(size_t i)
+{
+    if (i < 23)
+        return i + 1;
+    return i < 23 + 59 ? (i - 22) * 24 : two_digits(i - 23 - 59) * 144;
+}
+
+static ratelimit_limit step_limit(size_t rate, size_t burst)
+{
+    return ratelimit_limit_make(rate_step(rate), RATELIMIT_DAY, burst_step(burst));
+}
+
+/* What a key can have in a minute, in 1440ths of a token. */
+static uint64_t minute_measure(size_t rate, size_t burst)
+{
+    return burst_step(burst) * 1440 + rate_step(rate);
+}
+
+static bool passes(const records *all, size_t rate, size_t burst)
+{
+    ratelimit_limit limit = step_limit(rate, burst);
+    return keys_it_refuses(all, &limit) <= all->may_refuse;
+}
+
+/* For each burst: is there a rate that passes and beats the best so far? A lower rate never refuses fewer keys, so the highest that
+ * would beat it answers that, and bisection finds the lowest that passes. */
+static bool suggest(const records *all, size_t *best_rate, size_t *best_burst)
+{
+    uint64_t best = UINT64_MAX;
+    size_t burst, low, high, middle;
+    for (burst = 0; burst < BURSTS && burst_step(burst) * 1440 < best; burst++) {
+        for (high = RATES; high && minute_measure(high - 1, burst) >= best; high--)
+            ;
+        if (high == 0 || !passes(all, high - 1, burst))
+            continue;
+        for (low = 0, high--; low < high;) {
+            middle = low + (high - low) / 2;
+            if (passes(all, middle, burst))
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        best = minute_measure(high, burst);
+        *best_rate = high;
+        *best_burst = burst;
+    }
+    return best != UINT64_MAX;
+}
+
+/* As people write it: the period that makes the number small and whole, or with one decimal per minute. */
+static ratelimit_limit readable_limit(size_t rate, size_t burst)
+{
+    uint64_t per_day = rate_step(rate);
+    static const uint64_t periods[] = {RATELIMIT_SECOND, RATELIMIT_MINUTE, RATELIMIT_HOUR, RATELIMIT_DAY};
+    size_t i = 0;
+    while (per_day % (RATELIMIT_DAY / periods[i]))
+        i++;
+    return ratelimit_limit_make(per_day / (RATELIMIT_DAY / periods[i]), periods[i], burst_step(burst));
+}
+
+static uint64_t share_of(uint64_t keys, uint64_t share)
+{
+    return keys / SHARE_ONE * share + keys % SHARE_ONE * share / SHARE_ONE;
+}
+
+static void run_suggest(run *r, options *opt, records *all)
+{
+    size_t rate = 0, burst = 0;
+    records_read(all, &r->in);
+    records_link(all, r->in.keys.count);
+    all->may_refuse = (size_t)share_of(all->keys, opt->share);
+    r->may_refuse = all->may_refuse;
+    r->found = all->count > 0 && suggest(all, &rate, &burst);
+    if (r->found) {
+        r->suggested = readable_limit(rate, burst);
+        r->suggested_refuses = keys_it_refuses(all, &r->suggested);
+    }
+    if (opt->limits == 0) {
+        static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
+        opt->limit[opt->limits++] = r->found ? r->suggested : unlimited;
+    }
+}

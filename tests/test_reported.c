@@ -1,0 +1,1838 @@
+/* test_reported.c - faults that users of other rate limiters met, each a test named after what went
+ * wrong there, with the answer that is right here. B01 to B72 are the numbers of our collection of such
+ * reports. Vectors run on a bucket, a shared bucket, a table, a compare-and-swap store and a limiter, each
+ * at three bases: the clock's origin, 10^9 s, and near the top of uint64_t.
+ *
+ * Also to be run with -m32 and with -DRATELIMIT_NO_INT128: the answers are the same in every build (B71).
+ */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#define _POSIX_C_SOURCE 200809L
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* Every clock and every allocation of the header goes through these. */
+static clockid_t clock_asked;
+static uint64_t allocations;
+
+static int watched_clock_gettime(clockid_t clock, struct timespec *ts)
+{
+    clock_asked = clock;
+    ts->tv_sec = 12;
+    ts->tv_nsec = 34;
+    return 0;
+}
+
+#define clock_gettime watched_clock_gettime
+#define malloc(bytes) (allocations++, (malloc)(bytes))
+#define calloc(n, bytes) (allocations++, (calloc)(n, bytes))
+#define realloc(p, bytes) (allocations++, (realloc)(p, bytes))
+
+#define RATELIMIT_IMPLEMENTATION
+#include "ratelimit.h"
+
+#include "unit.h"
+
+/* Short names for the rows. */
+#define TAKE RATELIMIT_TAKE
+#define UP_TO RATELIMIT_TAKE_UP_TO
+#define PEEK RATELIMIT_PEEK
+#define RESERVE RATELIMIT_RESERVE
+#define CHARGE RATELIMIT_CHARGE
+#define REFUND RATELIMIT_REFUND
+#define OK RATELIMIT_OK
+#define DENIED RATELIMIT_DENIED
+#define NEVER RATELIMIT_NEVER
+
+#define YEARS_100 (36525 * DAY)
+
+static engine the_engine;
+
+/* A table in static memory, with a policy, for tests that need many keys. */
+static unsigned char many_memory[RATELIMIT_TABLE_BYTES(65536)];
+
+static ratelimit_table *table_of(size_t max_keys, ratelimit_full when_full)
+{
+    ratelimit_table_options options = {{11, 12}, RATELIMIT_EVICT, 0};
+    ratelimit_table *t = NULL;
+    options.when_full = when_full;
+    CHECK_U64(
+        ratelimit_table_init(&t, many_memory, ratelimit_table_bytes(max_keys), &options), OK);
+    return t;
+}
+
+/* 24 places, each of them open to each key, so that what is full is known to the key. */
+#define ONE_BLOCK_KEYS 12
+#define ONE_BLOCK_PLACES 24
+
+/* One token of the key that is the number i. */
+static ratelimit_result take_numbered(ratelimit_table *t, uint64_t i, const ratelimit_limit *limit,
+                                      uint64_t now_ns)
+{
+    ratelimit_result res;
+    ratelimit_table_take(t, &i, sizeof i, limit, 1, now_ns, &res);
+    return res;
+}
+
+/* ---- arithmetic and overflow ------------------------------------------------------------------ */
+
+/* B01 */
+static void a_long_pause_at_a_high_rate_refills_to_the_burst_and_no_further(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1000000000, SEC, 1000000000);
+    static const step half_a_day[] = {
+        {0, TAKE, 1000000000, OK, 0, 0},
+        {12 * HOUR, TAKE, 1000000000, OK, 0, 0},
+        {12 * HOUR, TAKE, 1, DENIED, 0, 1},
+    };
+    static const step a_century[] = {
+        {0, TAKE, 1000000000, OK, 0, 0},
+        {YEARS_100, PEEK, 1, OK, 1000000000, 0},
+        {YEARS_100, UP_TO, UINT64_MAX, OK, 0, 0},
+        {YEARS_100, TAKE, 1, DENIED, 0, 1},
+    };
+    REPLAY(&limit, half_a_day);
+    REPLAY(&limit, a_century);
+}
+
+/* B01, of a window: the pause crosses millions of them. */
+static void a_long_pause_leaves_a_window_with_its_tokens_and_no_more(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_WINDOW(1000000000, SEC);
+    static const step steps[] = {
+        {0, TAKE, 1000000000, OK, 0, 0},
+        {0, TAKE, 1, DENIED, 0, SEC},
+        {YEARS_100, TAKE, 1000000000, OK, 0, 0},
+        {YEARS_100, TAKE, 1, DENIED, 0, SEC},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* B02 */
+static void a_burst_beyond_31_bits_stays_a_limit(void)
+{
+    static const ratelimit_limit limit =
+        RATELIMIT_LIMIT(UINT64_C(3355443200), SEC, UINT64_C(3355443200));
+    static const step steps[] = {
+        {0, TAKE, UINT64_C(3355443200), OK, 0, 0},
+        {0, TAKE, 1, DENIED, 0, 1},
+        {SEC, TAKE, UINT64_C(3355443200), OK, 0, 0},
+    };
+    CHECK_U64(limit.burst, UINT64_C(3355443200));
+    REPLAY(&limit, steps);
+}
+
+/* B02: beyond 32 and 53 bits, at a slower rate. */
+static void a_burst_beyond_53_bits_stays_a_limit(void)
+{
+    static const uint64_t burst = (UINT64_C(1) << 61) + 1;
+    static const ratelimit_limit limit =
+        RATELIMIT_LIMIT(UINT64_C(1000000000), SEC, (UINT64_C(1) << 61) + 1);
+    const step steps[] = {
+        {0, TAKE, burst - 1, OK, 1, 0},
+        {0, TAKE, 1, OK, 0, 0},
+        {0, TAKE, 1, DENIED, 0, 1},
+        {0, TAKE, burst, DENIED, 0, burst},
+        {1, TAKE, 1, OK, 0, 0},
+    };
+    REPLAY(&limit, steps);
+}
+
+static ratelimit_result wait_once(const ratelimit_limit *limit, uint64_t n, uint64_t at_ns,
+                                  uint64_t max_wait_ns, sleeper *s);
+
+/* B03 */
+static void the_largest_timeout_waits_and_does_not_give_up_at_once(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    static const uint64_t longest[] = {FOREVER, FOREVER - 1, INT64_MAX, UINT64_C(1) << 63};
+    size_t i;
+    for (i = 0; i < COUNT(longest); i++) {
+        sleeper s;
+        ratelimit_result res;
+        place("limiter", 0, i);
+        sleeper_start(&s, 0);
+        res = wait_once(&limit, 1, SEC / 4, longest[i], &s);
+        CHECK(res.allowed);
+        CHECK_U64(s.slept_ns, 750 * MS);
+        CHECK_U64(s.now_ns, SEC);
+    }
+    place_end();
+}
+
+/* A token taken at 0 from the table, then a wait for n at at_ns. s holds the clock. */
+static ratelimit_result wait_once(const ratelimit_limit *limit, uint64_t n, uint64_t at_ns,
+                                  uint64_t max_wait_ns, sleeper *s)
+{
+    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_EVICT);
+    ratelimit_limiter l;
+    ratelimit_request req = request("key", limit, n);
+    ratelimit_result res;
+    limiter_start(&l, ratelimit_table_store(t, clock_read, &s->now_ns), s);
+    CHECK(ratelimit_allow(&l, "key", limit));
+    s->now_ns = at_ns;
+    memset(&res, 0xA5, sizeof res);
+    res.allowed = false;
+    CHECK(ratelimit_wait(&l, &req, max_wait_ns, &res) == res.allowed);
+    return res;
+}
+
+/* B03: what the largest numbers do elsewhere. */
+static void the_largest_reservation_is_granted_and_the_largest_block_blocks(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    int kind;
+    for (kind = 0; kind < ENGINES; kind++) {
+        engine *e = &the_engine;
+        ratelimit_request req = request("key", &limit, 1);
+        ratelimit_result res;
+        place(engine_names[kind], 0, 0);
+        engine_start(e, (engine_kind)kind);
+        CHECK(take(e, &limit, 1, 0));
+        req.op = RATELIMIT_RESERVE;
+        req.max_wait_ns = UINT64_MAX;
+        res = engine_decide(e, &req, SEC / 4);
+        CHECK(res.allowed);
+        CHECK_U64(res.wait_ns, 750 * MS);
+        req.op = RATELIMIT_BLOCK;
+        req.max_wait_ns = UINT64_C(1) << 62;
+        CHECK(engine_decide(e, &req, SEC).allowed);
+        CHECK_U64(ask(e, &limit, TAKE, 1, SEC).retry_after_ns, UINT64_C(1) << 62);
+    }
+    place_end();
+}
+
+/* B04 */
+static void a_limit_times_milliseconds_beyond_32_bits_is_right(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(4294967, SEC, 4294967);
+    static const step half[] = {
+        {0, TAKE, 4294967, OK, 0, 0},
+        {SEC / 2, TAKE, 2147483, OK, 0, 0},
+    };
+    static const step half_and_one[] = {
+        {0, TAKE, 4294967, OK, 0, 0},
+        {SEC / 2, TAKE, 2147484, DENIED, 2147483, 117},
+        {SEC / 2 + 116, TAKE, 2147484, DENIED, 2147483, 1},
+        {SEC / 2 + 117, TAKE, 2147484, OK, 0, 0},
+    };
+    REPLAY(&limit, half);
+    REPLAY(&limit, half_and_one);
+}
+
+/* ---- precision -------------------------------------------------------------------------------- */
+
+/* B05 */
+static void a_token_is_there_the_moment_it_is_due(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(10, 13 * SEC, 1);
+    static const step first[] = {
+        {0, TAKE, 1, OK, 0, 0},
+        {UINT64_C(1299999999), TAKE, 1, DENIED, 0, 1},
+        {UINT64_C(1300000000), TAKE, 1, OK, 0, 0},
+    };
+    static const uint64_t interval = UINT64_C(1300000000);
+    int kind, b;
+    REPLAY(&limit, first);
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            uint64_t last = kind == ENGINE_BUCKET ? 1000000 : 20000, k, late = 0;
+            uint64_t start = base_at(b, last * interval, &limit);
+            engine_start(&the_engine, (engine_kind)kind);
+            place(engine_names[kind], start, 0);
+            for (k = 0; k <= last; k++)
+                late += !take(&the_engine, &limit, 1, start + k * interval);
+            CHECK_U64(late, 0);
+        }
+    place_end();
+}
+
+/* How many of single takes at base, base + step, ... base + span pass, on each engine at each base. */
+static void count_allowed(const ratelimit_limit *limit, uint64_t step_ns, uint64_t span_ns,
+                          uint64_t want)
+{
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            uint64_t start = base_at(b, span_ns, limit), t, allowed = 0;
+            place(engine_names[kind], start, 0);
+            engine_start(&the_engine, (engine_kind)kind);
+            for (t = 0; t <= span_ns; t += step_ns)
+                allowed += take(&the_engine, limit, 1, start + t);
+            CHECK_U64(allowed, want);
+        }
+    place_end();
+}
+
+/* B06, B07, B08, and an interval no chip can hold: 3 tokens per ns-and-a-third come out even. */
+static void polling_loses_no_part_of_a_token(void)
+{
+    static const struct {
+        ratelimit_limit limit;
+        uint64_t step_ns, span_ns, allowed;
+    } rows[] = {
+        {RATELIMIT_LIMIT(1, SEC, 5), SEC / 10, 1000 * SEC, 1005},
+        {RATELIMIT_LIMIT(7, SEC, 7), MS, 10 * SEC, 77},
+        {RATELIMIT_LIMIT(5000, SEC, 1), 100 * US, SEC, 5001},
+        {RATELIMIT_LIMIT(3, SEC, 1), 1000 * MS / 3, 10 * SEC, 31},
+        {RATELIMIT_WINDOW(7, SEC), 10 * MS, 10 * SEC - MS, 70},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++)
+        count_allowed(&rows[i].limit, rows[i].step_ns, rows[i].span_ns, rows[i].allowed);
+}
+
+/* B08 (b): a million calls each, so on one engine. */
+static void rates_that_round_to_the_same_gap_differ(void)
+{
+    static const struct {
+        ratelimit_limit limit;
+        uint64_t allowed;
+    } rows[] = {
+        {RATELIMIT_LIMIT(160, SEC, 2), 1602},
+        {RATELIMIT_LIMIT(170, SEC, 2), 1702},
+        {RATELIMIT_LIMIT(2000, SEC, 2), 20002},
+        {RATELIMIT_LIMIT(2001, SEC, 2), 20012},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        ratelimit_bucket b = {0, 0};
+        uint64_t t, allowed = 0;
+        for (t = 0; t <= 10 * SEC; t += 10 * US)
+            allowed += ratelimit_bucket_take(&b, &rows[i].limit, 1, t, NULL);
+        CHECK_U64(allowed, rows[i].allowed);
+    }
+}
+
+/* B09 */
+static void tokens_of_part_of_a_second_can_be_spent(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(2, SEC, 10);
+    static const step steps[] = {
+        {0, TAKE, 1, OK, 9, 0},
+        {600 * MS, TAKE, 10, OK, 0, 0},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* ---- the clock -------------------------------------------------------------------------------- */
+
+/* B10: up to ten seconds back is lateness. The debt is what the given times say, nothing is forgiven. */
+static void a_time_a_little_earlier_is_late_and_mints_nothing(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
+    static const step half_a_second[] = {
+        {100 * SEC, TAKE, 1, OK, 2, 0},
+        {99 * SEC + SEC / 2, TAKE, 1, OK, 0, 0},
+        {99 * SEC + SEC / 2, TAKE, 1, DENIED, 0, SEC / 2},
+        {99 * SEC + SEC / 2, TAKE, 1, DENIED, 0, SEC / 2},
+        {100 * SEC, TAKE, 1, OK, 0, 0},
+    };
+    static const step ten_seconds[] = {
+        {100 * SEC, TAKE, 1, OK, 2, 0},
+        {90 * SEC, TAKE, 1, DENIED, 0, 9 * SEC},
+        {90 * SEC, PEEK, 1, DENIED, 0, 9 * SEC},
+        {99 * SEC, TAKE, 1, OK, 0, 0},
+    };
+    REPLAY(&limit, half_a_second);
+    REPLAY(&limit, ten_seconds);
+}
+
+/* B10: beyond ten seconds the clock was set back. The debt is what it was when last seen (to a thousandth,
+ * rounded up), so a caller is never told to wait out the step. */
+static void a_clock_set_back_refuses_nobody_for_longer_than_the_window(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
+    static const uint64_t set_to[] = {89 * SEC, 50 * SEC, SEC, 0};
+    int kind, b;
+    size_t i;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++)
+            for (i = 0; i < COUNT(set_to); i++) {
+                uint64_t base = base_at(b, 200 * SEC, &limit), at = base + set_to[i];
+                ratelimit_result res;
+                place(engine_names[kind], base, i);
+                engine_start(&the_engine, (engine_kind)kind);
+                CHECK(take(&the_engine, &limit, 1, base + 100 * SEC));
+                CHECK(take(&the_engine, &limit, 1, at));
+                res = ask(&the_engine, &limit, TAKE, 2, at);
+                CHECK_U64(res.status, DENIED);
+                CHECK(res.retry_after_ns <= SEC + 2 * MS && res.retry_after_ns >= SEC);
+                CHECK(take(&the_engine, &limit, 2, at + res.retry_after_ns));
+            }
+    place_end();
+}
+
+/* B10: what was forgiven is stored, so an empty key is usable one window after the step. */
+static void an_empty_key_is_usable_one_window_after_a_step_back(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
+    int kind;
+    for (kind = 0; kind < ENGINES; kind++) {
+        uint64_t start = UINT64_C(1000000) * SEC, t = 7 * SEC;
+        place(engine_names[kind], start, 0);
+        engine_start(&the_engine, (engine_kind)kind);
+        CHECK(take(&the_engine, &limit, 3, start));
+        CHECK_U64(ask(&the_engine, &limit, TAKE, 1, t).retry_after_ns, SEC);
+        CHECK_U64(ask(&the_engine, &limit, TAKE, 1, t + SEC - 1).retry_after_ns, 1);
+        CHECK(take(&the_engine, &limit, 1, t + SEC));
+        CHECK(take(&the_engine, &limit, 3, t + 4 * SEC));
+    }
+    place_end();
+}
+
+/* B10, the trap: a reservation lies beyond the window; a late call must not wipe it out. */
+static void a_late_call_does_not_forgive_reservations(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
+    static const step steps[] = {
+        {100 * SEC, TAKE, 3, OK, 0, 0},
+        {100 * SEC, RESERVE, 3, OK, 0, 3 * SEC},
+        {95 * SEC, TAKE, 1, DENIED, 0, 9 * SEC},
+        {100 * SEC, TAKE, 1, DENIED, 0, 4 * SEC},
+        {103 * SEC, TAKE, 1, DENIED, 0, SEC},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* B11 */
+static void going_back_and_forth_mints_nothing(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 5);
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            uint64_t start = base_at(b, 10 * SEC, &limit), allowed = 0;
+            uint32_t i, calls = kind == ENGINE_BUCKET || !SANITIZED ? 1000000 : 50000;
+            place(engine_names[kind], start, 0);
+            engine_start(&the_engine, (engine_kind)kind);
+            for (i = 0; i < calls; i++)
+                allowed += take(&the_engine, &limit, 1, start + (i % 2 ? 9 : 10) * SEC);
+            CHECK_U64(allowed, 5);
+        }
+    place_end();
+}
+
+/* B11: with other operations between. */
+static void peeks_and_refunds_at_an_earlier_time_mint_nothing(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 5);
+    static const step steps[] = {
+        {10 * SEC, TAKE, 5, OK, 0, 0},
+        {9 * SEC, PEEK, 1, DENIED, 0, 2 * SEC},
+        {9 * SEC, UP_TO, 5, DENIED, 0, 2 * SEC},
+        {9 * SEC, REFUND, 1, OK, 0, 0},
+        {10 * SEC, TAKE, 1, OK, 0, 0},
+        {10 * SEC, TAKE, 1, DENIED, 0, SEC},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* B12 (a) */
+static void time_zero_is_a_time_like_any_other(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    static const ratelimit_limit window = RATELIMIT_WINDOW(1, SEC);
+    static const step steps[] = {
+        {0, TAKE, 1, OK, 0, 0},
+        {0, TAKE, 1, DENIED, 0, SEC},
+    };
+    REPLAY(&limit, steps);
+    REPLAY(&window, steps);
+}
+
+/* B12: the last instants of the type. Full lies beyond them, and the bucket knows. */
+static void the_last_nanosecond_of_the_clock_is_a_time_like_any_other(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
+    int kind;
+    for (kind = 0; kind < ENGINES; kind++) {
+        engine *e = &the_engine;
+        place(engine_names[kind], UINT64_MAX, 0);
+        engine_start(e, (engine_kind)kind);
+        CHECK(take(e, &limit, 2, UINT64_MAX - SEC));
+        CHECK(take(e, &limit, 2, UINT64_MAX));
+        CHECK_U64(ask(e, &limit, TAKE, 1, UINT64_MAX).retry_after_ns, SEC);
+        CHECK_U64(ask(e, &limit, PEEK, 1, UINT64_MAX).reset_after_ns, 3 * SEC);
+    }
+    place_end();
+}
+
+/* B13 */
+static void the_default_clock_counts_while_the_machine_sleeps(void)
+{
+    clock_asked = CLOCK_REALTIME;
+    CHECK_U64(ratelimit_clock_ns(), 12 * SEC + 34);
+    CHECK(clock_asked != CLOCK_REALTIME);
+#if defined(__linux__)
+    CHECK(clock_asked == CLOCK_BOOTTIME);
+#else
+    CHECK(clock_asked == CLOCK_MONOTONIC);
+#endif
+}
+
+/* B13: the store without a clock of its own reads the same one. */
+static void a_table_store_without_a_clock_reads_the_default_clock(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_EVICT);
+    ratelimit_store store = ratelimit_table_store(t, NULL, NULL);
+    ratelimit_request req = request("key", &limit, 1);
+    ratelimit_result res;
+    store.decide(store.self, &req, &res, 1, RATELIMIT_EACH);
+    CHECK(res.allowed);
+    CHECK(!ratelimit_table_take(t, "key", 3, &limit, 1, 13 * SEC + 33, NULL));
+    CHECK(ratelimit_table_take(t, "key", 3, &limit, 1, 13 * SEC + 34, NULL));
+}
+
+/* B14 */
+static void a_window_longer_than_a_second_turns(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_WINDOW(3, 60 * SEC);
+    static const step steps[] = {
+        {500 * MS, TAKE, 1, OK, 2, 0},
+        {1500 * MS, TAKE, 1, OK, 1, 0},
+        {2500 * MS, TAKE, 1, OK, 0, 0},
+        {3500 * MS, TAKE, 1, DENIED, 0, 56500 * MS},
+        {60 * SEC - 1, TAKE, 1, DENIED, 0, 1},
+        {60 * SEC, PEEK, 1, OK, 3, 0},
+        {61 * SEC, TAKE, 1, OK, 2, 0},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* ---- limits that change ----------------------------------------------------------------------- */
+
+/* B15 */
+static void raising_a_limit_helps_at_once(void)
+{
+    static const ratelimit_limit slow = RATELIMIT_LIMIT(10, 20 * SEC, 16);
+    static const ratelimit_limit fast = RATELIMIT_LIMIT(1000, 20 * SEC, 16);
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            engine *e = &the_engine;
+            uint64_t start = base_at(b, SEC, &slow);
+            place(engine_names[kind], start, 0);
+            engine_start(e, (engine_kind)kind);
+            CHECK(take(e, &slow, 1, start) && take(e, &slow, 1, start));
+            CHECK_U64(ask(e, &slow, TAKE, 1, start).remaining, 13);
+            CHECK_U64(ask(e, &fast, PEEK, 1, start).remaining, 13);
+            CHECK_U64(ask(e, &fast, TAKE, 1, start).remaining, 12);
+            CHECK(take(e, &fast, 12, start));
+            CHECK_U64(ask(e, &fast, TAKE, 1, start).retry_after_ns, 20 * MS);
+        }
+    place_end();
+}
+
+/* B15: an empty key may go on after one interval of the new limit, also when it was refused first. */
+static void a_refusal_under_a_raised_limit_ends_with_the_raised_limit(void)
+{
+    static const ratelimit_limit slow = RATELIMIT_LIMIT(10, 20 * SEC, 16);
+    static const ratelimit_limit fast = RATELIMIT_LIMIT(1000, 20 * SEC, 16);
+    int kind;
+    for (kind = 0; kind < ENGINES; kind++) {
+        engine *e = &the_engine;
+        place(engine_names[kind], 0, 0);
+        engine_start(e, (engine_kind)kind);
+        CHECK(take(e, &slow, 16, 0));
+        CHECK_U64(ask(e, &fast, TAKE, 1, 0).retry_after_ns, 20 * MS);
+        CHECK(take(e, &fast, 1, 20 * MS));
+        CHECK(take(e, &fast, 16, 20 * MS + 320 * MS));
+    }
+    place_end();
+}
+
+/* B16 */
+static void lowering_a_limit_below_what_is_there_leaves_a_limit_that_works(void)
+{
+    static const ratelimit_limit high = RATELIMIT_LIMIT(5, SEC, 5);
+    static const ratelimit_limit low = RATELIMIT_LIMIT(2, SEC, 2);
+    static const step steps[] = {
+        {0, TAKE, 1, OK, 1, 0},
+        {0, TAKE, 1, OK, 0, 0},
+        {0, TAKE, 1, DENIED, 0, SEC / 2},
+        {SEC / 2, TAKE, 1, OK, 0, 0},
+        {100 * SEC, TAKE, 2, OK, 0, 0},
+    };
+    int kind;
+    size_t i;
+    REPLAY(&low, steps);
+    for (kind = 0; kind < ENGINES; kind++) { /* the same after the high limit was asked for */
+        engine_start(&the_engine, (engine_kind)kind);
+        ask(&the_engine, &high, PEEK, 1, 0);
+        for (i = 0; i < COUNT(steps); i++) {
+            place(engine_names[kind], 0, i);
+            check_step(&the_engine, &low, &steps[i], 0);
+        }
+    }
+    place_end();
+}
+
+/* B16: more spent than the new burst counts as the whole burst, not more and not less. */
+static void a_key_that_spent_more_than_the_lowered_burst_is_empty_not_stuck(void)
+{
+    static const ratelimit_limit high = RATELIMIT_LIMIT(5, SEC, 5);
+    static const ratelimit_limit low = RATELIMIT_LIMIT(2, SEC, 2);
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            engine *e = &the_engine;
+            uint64_t start = base_at(b, SEC, &low);
+            place(engine_names[kind], start, 0);
+            engine_start(e, (engine_kind)kind);
+            CHECK(take(e, &high, 4, start));
+            CHECK_U64(ask(e, &low, TAKE, 1, start).retry_after_ns, SEC / 2);
+            CHECK_U64(ask(e, &low, PEEK, 1, start).reset_after_ns, SEC);
+            CHECK(take(e, &low, 1, start + SEC / 2));
+            CHECK(!take(e, &low, 1, start + SEC / 2));
+        }
+    place_end();
+}
+
+/* B17 */
+static void a_smaller_window_counts_from_the_next_request(void)
+{
+    static const ratelimit_limit many = RATELIMIT_WINDOW(100, 60 * SEC);
+    static const ratelimit_limit few = RATELIMIT_WINDOW(10, 60 * SEC);
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            engine *e = &the_engine;
+            uint64_t start = base_at(b, 60 * SEC, &many);
+            ratelimit_result res;
+            place(engine_names[kind], start, 0);
+            engine_start(e, (engine_kind)kind);
+            CHECK(take(e, &many, 1, start));
+            res = ask(e, &few, TAKE, 1, start);
+            CHECK(res.allowed);
+            CHECK_U64(res.limit, 10);
+            CHECK_U64(res.remaining, 8);
+            engine_start(e, (engine_kind)kind);
+            CHECK(take(e, &many, 50, start));
+            res = ask(e, &few, TAKE, 1, start + SEC);
+            CHECK_U64(res.status, DENIED);
+            CHECK_U64(res.limit, 10);
+            CHECK_U64(res.remaining, 0);
+            CHECK_U64(res.retry_after_ns, 59 * SEC);
+            CHECK(take(e, &few, 10, start + 60 * SEC));
+        }
+    place_end();
+}
+
+/* ---- zero, negative and infinite input ---------------------------------------------------------- */
+
+static const ratelimit_op all_ops[] = {
+    RATELIMIT_TAKE,   RATELIMIT_TAKE_UP_TO, RATELIMIT_PEEK,  RATELIMIT_RESERVE,
+    RATELIMIT_CHARGE, RATELIMIT_REFUND,     RATELIMIT_BLOCK, RATELIMIT_RESET,
+};
+
+/* Nothing of the engine's state: no bucket touched, no key in the table, no record in the database. */
+static void check_untouched(engine *e)
+{
+    static const ratelimit_bucket untouched = {0, 0};
+    ratelimit_table_counts counts;
+    CHECK(memcmp(&e->bucket, &untouched, sizeof untouched) == 0);
+    ratelimit_table_stats(e->table, e->now_ns, &counts);
+    CHECK_U64(counts.keys, 0);
+    CHECK_U64(database_rows(&e->db), 0);
+    CHECK_U64(e->db.swaps, 0);
+}
+
+/* B18, B19: a rate, a period or a burst of zero is BAD_LIMIT, at every call, for every operation. */
+static void a_limit_of_zero_is_an_error_and_writes_nothing(void)
+{
+    static const ratelimit_limit limits[] = {
+        RATELIMIT_LIMIT(0, 0, 0),   RATELIMIT_LIMIT(0, SEC, 0), RATELIMIT_LIMIT(0, SEC, 1),
+        RATELIMIT_LIMIT(1, SEC, 0), RATELIMIT_LIMIT(1, 0, 1),   RATELIMIT_WINDOW(0, SEC),
+        RATELIMIT_WINDOW(1, 0),     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    };
+    static const uint64_t counts[] = {0, 1, 2, UINT64_MAX};
+    int kind, calls;
+    size_t i, j, k;
+    for (kind = 0; kind < ENGINES; kind++) {
+        engine_start(&the_engine, (engine_kind)kind);
+        for (i = 0; i < COUNT(limits); i++)
+            for (j = 0; j < COUNT(all_ops); j++)
+                for (k = 0; k < COUNT(counts); k++)
+                    for (calls = 0; calls < 8; calls++) {
+                        place(engine_names[kind], 0, i);
+                        CHECK_U64(
+                            ask(&the_engine, &limits[i], all_ops[j], counts[k], 100 * SEC).status,
+                            RATELIMIT_BAD_LIMIT);
+                    }
+        check_untouched(&the_engine);
+    }
+    place_end();
+}
+
+/* B19 */
+static void a_rate_of_zero_refuses_for_ever_and_waiting_on_it_does_not_sleep(void)
+{
+    static const ratelimit_limit none = RATELIMIT_LIMIT(0, SEC, 1);
+    static const uint64_t times[] = {0, 0, YEARS_100, UINT64_MAX};
+    ratelimit_limiter l;
+    ratelimit_request req = request("key", &none, 1);
+    ratelimit_result res;
+    sleeper s;
+    size_t i;
+    sleeper_start(&s, 0);
+    engine_start(&the_engine, ENGINE_TABLE);
+    limiter_start(&l, ratelimit_table_store(the_engine.table, clock_read, &s.now_ns), &s);
+    for (i = 0; i < COUNT(times); i++) {
+        s.now_ns = times[i];
+        CHECK(!ratelimit_allow(&l, "key", &none));
+        CHECK(!ratelimit_wait(&l, &req, 10 * SEC, &res));
+        CHECK_U64(res.status, RATELIMIT_BAD_LIMIT);
+    }
+    CHECK_U64(s.sleeps, 0);
+}
+
+/* B20 */
+static void a_negative_cost_puts_nothing_into_the_bucket(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
+    static const step steps[] = {
+        {0, TAKE, 3, OK, 0, 0},
+        {0, TAKE, (uint64_t)-1, NEVER, 0, FOREVER},
+        {0, TAKE, (uint64_t)INT64_MAX, NEVER, 0, FOREVER},
+        {0, TAKE, (uint64_t)INT64_MIN, NEVER, 0, FOREVER},
+        {0, TAKE, 4, NEVER, 0, FOREVER},
+        {0, PEEK, (uint64_t)-1, NEVER, 0, FOREVER},
+        {0, RESERVE, (uint64_t)-1, NEVER, 0, FOREVER},
+        {0, CHARGE, (uint64_t)-1, NEVER, 0, FOREVER},
+        {0, UP_TO, (uint64_t)-1, DENIED, 0, SEC},
+        {0, TAKE, 1, DENIED, 0, SEC},
+        {0, TAKE, 0, RATELIMIT_BAD_COUNT, 0, 0},
+        {SEC, TAKE, 1, OK, 0, 0},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* B20: costs whose product with the interval wraps to something small. */
+static void a_cost_whose_product_wraps_is_never(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, UINT64_C(1) << 60, 3);
+    static const step steps[] = {
+        {0, TAKE, 16, NEVER, 3, FOREVER}, /* 16 x 2^60 is 0 in 64 bits */
+        {0, TAKE, 17, NEVER, 3, FOREVER},
+        {0, CHARGE, 16, NEVER, 3, FOREVER},
+        {0, CHARGE, 17, NEVER, 3, FOREVER},
+        {0, TAKE, 3, OK, 0, 0},
+        {0, TAKE, 1, DENIED, 0, UINT64_C(1) << 60},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* B21 */
+static void asking_without_taking_says_when_a_token_comes(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    static const step steps[] = {
+        {0, TAKE, 1, OK, 0, 0},
+        {400 * MS, PEEK, 1, DENIED, 0, 600 * MS},
+        {400 * MS, PEEK, 0, DENIED, 0, 600 * MS},
+        {400 * MS, PEEK, 0, DENIED, 0, 600 * MS},
+        {SEC, PEEK, 0, OK, 1, 0},
+        {SEC, TAKE, 1, OK, 0, 0},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* B22: what 0 means, field by field. First the fields of requests and limits. */
+static void zero_in_a_request_means_what_its_comment_says(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 2);
+    static const struct {
+        ratelimit_op op;
+        ratelimit_status status;
+    } none[] = {
+        {RATELIMIT_TAKE, RATELIMIT_BAD_COUNT},    {RATELIMIT_TAKE_UP_TO, RATELIMIT_BAD_COUNT},
+        {RATELIMIT_PEEK, RATELIMIT_OK},           {RATELIMIT_RESERVE, RATELIMIT_BAD_COUNT},
+        {RATELIMIT_CHARGE, RATELIMIT_BAD_COUNT},  {RATELIMIT_REFUND, RATELIMIT_BAD_COUNT},
+        {RATELIMIT_BLOCK, RATELIMIT_BAD_ARGUMENT}, /* n is not used there: max_wait_ns is */
+        {RATELIMIT_RESET, RATELIMIT_OK},
+    };
+    int kind;
+    size_t i;
+    for (kind = 0; kind < ENGINES; kind++) {
+        ratelimit_request req = request("key", &limit, 1);
+        engine_start(&the_engine, (engine_kind)kind);
+        for (i = 0; i < COUNT(none); i++) {
+            place(engine_names[kind], 0, i);
+            CHECK_U64(ask(&the_engine, &limit, none[i].op, 0, 0).status, none[i].status);
+        }
+        check_untouched(&the_engine);
+        req.op = RATELIMIT_RESERVE; /* max_wait_ns 0: what is there now, no waiting */
+        CHECK(engine_decide(&the_engine, &req, 0).allowed);
+        CHECK(engine_decide(&the_engine, &req, 0).allowed);
+        CHECK_U64(engine_decide(&the_engine, &req, 0).status, RATELIMIT_TIMEOUT);
+        req.key_len = 0;
+        if (kind > ENGINE_SHARED)
+            CHECK_U64(engine_decide(&the_engine, &req, 0).status, RATELIMIT_BAD_KEY);
+    }
+    place_end();
+}
+
+/* B22: sizes and options of a table. */
+static void zero_in_the_options_of_a_table_means_what_its_comment_says(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    ratelimit_table_options zero = {{0, 0}, (ratelimit_full)0, 0};
+    ratelimit_table *t = NULL;
+    uint64_t i;
+    CHECK_U64(ratelimit_table_bytes(0), 0);
+    CHECK_U64(ratelimit_table_init(&t, many_memory, 0, &zero), RATELIMIT_NO_MEMORY);
+    CHECK_U64(ratelimit_table_init(&t, many_memory, ratelimit_table_bytes(ONE_BLOCK_KEYS), &zero),
+              OK);
+    for (i = 0; i < 1000; i++) /* when_full 0: evict, so all of them pass */
+        CHECK(take_numbered(t, i, &limit, 100 * SEC).allowed);
+    /* step_ns 0: ten seconds. 999 is surely there still: it was the last. */
+    CHECK_U64(take_numbered(t, 999, &limit, 90 * SEC).retry_after_ns, 11 * SEC);
+    CHECK_U64(take_numbered(t, 999, &limit, 89 * SEC).retry_after_ns, SEC);
+    CHECK_U64(ratelimit_table_sweep(t, 89 * SEC, 0), 0); /* idle 0: nobody in debt is idle */
+    CHECK(!ratelimit_table_acquire(t, "k", 1, 0, SEC, 0));
+    CHECK(!ratelimit_table_acquire(t, "k", 1, 1, 0, 0));
+}
+
+/* B22: text, ticks, batches. */
+static void zero_elsewhere_means_what_its_comment_says(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(10, SEC, 20);
+    char untouched[2] = {'x', 0};
+    ratelimit_limiter l;
+    ratelimit_result res;
+    sleeper s;
+    sleeper_start(&s, 0);
+    CHECK_U64(ratelimit_limit_format(&limit, untouched, 0), strlen("10/s burst 20"));
+    CHECK_TEXT(untouched, "x");
+    CHECK_U64(ratelimit_limit_format(&limit, NULL, 0), strlen("10/s burst 20"));
+    CHECK_U64(ratelimit_ticks_to_ns(0, 10000000), 0);
+    CHECK_U64(ratelimit_ticks_to_ns(1, 0), RATELIMIT_FOREVER);
+    engine_start(&the_engine, ENGINE_TABLE);
+    limiter_start(&l, ratelimit_table_store(the_engine.table, clock_read, &s.now_ns), &s);
+    CHECK(ratelimit_take_each(&l, NULL, &res, 0));
+    CHECK(ratelimit_take_all(&l, NULL, &res, 0));
+}
+
+/* A store that answers UNSUPPORTED to reservations, so that waiting on it means polling. */
+static void decide_without_reserve(void *self, const ratelimit_request *req, ratelimit_result *res,
+                                   size_t count, ratelimit_mode mode)
+{
+    engine *e = (engine *)self;
+    if (count == 1 && req->op == RATELIMIT_RESERVE) {
+        memset(res, 0, sizeof *res);
+        res->status = RATELIMIT_UNSUPPORTED;
+        return;
+    }
+    e->store.decide(e->store.self, req, res, count, mode);
+}
+
+/* B22: waiting 0 ns, polling with poll_max_ns 0, swapping with tries 0. */
+static void zero_in_a_limiter_or_a_cas_store_means_what_its_comment_says(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, 10 * SEC, 1);
+    ratelimit_request req = request("key", &limit, 1);
+    ratelimit_store polling = {NULL, decide_without_reserve, NULL, NULL, NULL};
+    ratelimit_limiter l;
+    ratelimit_result res;
+    sleeper s;
+    sleeper_start(&s, 0);
+    engine_start(&the_engine, ENGINE_TABLE);
+    the_engine.store = ratelimit_table_store(the_engine.table, clock_read, &s.now_ns);
+    limiter_start(&l, the_engine.store, &s);
+    CHECK(ratelimit_wait(&l, &req, 0, &res)); /* max_wait_ns 0: now or not at all */
+    CHECK(!ratelimit_wait(&l, &req, 0, &res));
+    CHECK_U64(res.status, RATELIMIT_TIMEOUT);
+    polling.self = &the_engine;
+    limiter_start(&l, polling, &s);
+    CHECK(ratelimit_wait(&l, &req, FOREVER, &res)); /* poll_max_ns 0: a look each second */
+    CHECK(s.sleeps >= 9 && s.sleeps <= 40);
+    engine_start(&the_engine, ENGINE_CAS);
+    the_engine.db.lose = 15; /* tries 0: the sixteenth may still win */
+    CHECK(take(&the_engine, &limit, 1, 0));
+    the_engine.db.lose = 16;
+    CHECK_U64(ask(&the_engine, &limit, TAKE, 1, 10 * SEC).status, RATELIMIT_STORE_FAILED);
+}
+
+/* ---- cancel and refund ------------------------------------------------------------------------ */
+
+/* B23 */
+static void a_token_given_back_a_moment_later_is_back(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 5);
+    static const step steps[] = {
+        {0, TAKE, 3, OK, 2, 0},
+        {10 * MS, REFUND, 3, OK, 5, 0},
+        {10 * MS, PEEK, 1, OK, 5, 0},
+    };
+    static const step of_a_reservation[] = {
+        {0, TAKE, 5, OK, 0, 0},
+        {0, RESERVE, 3, OK, 0, 3 * SEC},
+        {10 * MS, REFUND, 3, OK, 0, 0},
+        {10 * MS, TAKE, 1, DENIED, 0, 990 * MS},
+        {SEC, TAKE, 1, OK, 0, 0},
+    };
+    REPLAY(&limit, steps);
+    REPLAY(&limit, of_a_reservation);
+}
+
+/* B24 */
+static void refunds_never_fill_beyond_the_burst(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(10, SEC, 10);
+    static const step steps[] = {
+        {0, TAKE, 1, OK, 9, 0},
+        {100 * MS, REFUND, 1, OK, 10, 0},
+        {100 * MS, PEEK, 1, OK, 10, 0},
+        {1100 * MS, PEEK, 1, OK, 10, 0},
+        {1200 * MS, REFUND, 1000, OK, 10, 0},
+        {1200 * MS, PEEK, 1, OK, 10, 0},
+        {1200 * MS, REFUND, UINT64_MAX, OK, 10, 0},
+        {1200 * MS, TAKE, 10, OK, 0, 0},
+        {1200 * MS, REFUND, UINT64_MAX, OK, 10, 0},
+        {1200 * MS, TAKE, 10, OK, 0, 0},
+        {1200 * MS, TAKE, 1, DENIED, 0, 100 * MS},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* B25: a bucket cannot know which window a refund came from, so it is refused. */
+static void a_refund_does_not_reach_into_the_next_window(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_WINDOW(5, 60 * SEC);
+    static const step steps[] = {
+        {59900 * MS, TAKE, 5, OK, 0, 0},
+        {60100 * MS, TAKE, 4, OK, 1, 0},
+        {60200 * MS, REFUND, 5, RATELIMIT_UNSUPPORTED, 0, 0},
+        {60200 * MS, PEEK, 1, OK, 1, 0},
+        {60200 * MS, RESERVE, 2, RATELIMIT_UNSUPPORTED, 0, 0},
+        {60200 * MS, PEEK, 1, OK, 1, 0},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* ---- fairness and waiting --------------------------------------------------------------------- */
+
+/* B26 */
+static void a_wait_for_several_sleeps_only_for_what_is_missing(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(3, 3 * SEC, 3);
+    sleeper s;
+    sleeper_start(&s, 0);
+    CHECK(wait_once(&limit, 3, 0, FOREVER, &s).allowed);
+    CHECK_U64(s.slept_ns, SEC);
+}
+
+/* One random limit: 1 to 10^6 tokens per 1 ms to 1 day, burst 1 to 1000. */
+static ratelimit_limit random_limit(void)
+{
+    uint64_t tokens = 1 + check_below(UINT64_C(1) << check_below(20)) % 1000000;
+    uint64_t per = MS + check_below(DAY >> check_below(26));
+    return ratelimit_limit_make(tokens, per, 1 + check_below(UINT64_C(1) << check_below(10)));
+}
+
+/* Takes until one is refused, then asks one ns before its time and at its time. */
+static void check_honest_retry(engine *e, const ratelimit_limit *limit, uint64_t *now_ns)
+{
+    int i;
+    for (i = 0; i < 8; i++) {
+        uint64_t n = 1 + check_below(limit->burst);
+        ratelimit_result res = ask(e, limit, TAKE, n, *now_ns);
+        uint64_t retry = res.retry_after_ns;
+        *now_ns += res.allowed ? check_below(limit->window_ns / 4 + 2) : 0;
+        if (res.allowed)
+            continue;
+        CHECK(retry >= 1);
+        CHECK(!take(e, limit, n, *now_ns + retry - 1));
+        if (e->kind == ENGINE_BUCKET) { /* in a copy as well: the refusal left nothing behind */
+            ratelimit_bucket copy = e->bucket;
+            CHECK(ratelimit_bucket_take(&copy, limit, n, *now_ns + retry, NULL));
+        }
+        *now_ns += retry;
+        CHECK(take(e, limit, n, *now_ns));
+    }
+}
+
+/* B27 */
+static void a_call_at_retry_after_passes_and_one_ns_earlier_does_not(void)
+{
+    uint64_t histories = SANITIZED ? 4000 : 10000, i;
+    check_seed(27);
+    for (i = 0; i < histories; i++) {
+        ratelimit_limit limit = random_limit();
+        uint64_t now = check_random() >> (1 + check_below(63));
+        engine_kind kind = (engine_kind)(i % ENGINES);
+        place(engine_names[kind], now, i);
+        engine_start(&the_engine, kind);
+        check_honest_retry(&the_engine, &limit, &now);
+    }
+    place_end();
+}
+
+/* B28 */
+static void a_sleep_that_wakes_early_is_slept_on_in_a_loop(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(20, SEC, 1);
+    ratelimit_limiter l;
+    ratelimit_request req = request("key", &limit, 1);
+    ratelimit_result res;
+    sleeper s;
+    int i, polling;
+    for (polling = 0; polling < 2; polling++) {
+        ratelimit_store poll = {&the_engine, decide_without_reserve, NULL, NULL, NULL};
+        sleeper_start(&s, 0);
+        s.early_ns = US;
+        engine_start(&the_engine, ENGINE_TABLE);
+        the_engine.store = ratelimit_table_store(the_engine.table, clock_read, &s.now_ns);
+        limiter_start(&l, polling ? poll : the_engine.store, &s);
+        for (i = 0; i < 100; i++) {
+            uint64_t before = s.sleeps;
+            s.cancel_after = before + 100;
+            place(polling ? "polling" : "reserving", 0, (size_t)i);
+            CHECK(ratelimit_wait(&l, &req, FOREVER, &res));
+            CHECK(s.sleeps - before <= 3);
+            s.now_ns += 100; /* what a caller does in between takes time, too */
+        }
+        CHECK(s.shortest_ns > 0);
+        CHECK(s.now_ns >= 99 * 50 * MS); /* nobody went before their time */
+    }
+    place_end();
+}
+
+/* B29 */
+static void a_wait_that_would_take_too_long_says_so_at_once_and_takes_nothing(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    ratelimit_limiter l;
+    ratelimit_request req = request("key", &limit, 1);
+    ratelimit_result res;
+    sleeper s;
+    int polling;
+    for (polling = 0; polling < 2; polling++) {
+        ratelimit_store poll = {&the_engine, decide_without_reserve, NULL, NULL, NULL};
+        sleeper_start(&s, 0);
+        engine_start(&the_engine, ENGINE_TABLE);
+        the_engine.store = ratelimit_table_store(the_engine.table, clock_read, &s.now_ns);
+        limiter_start(&l, polling ? poll : the_engine.store, &s);
+        place(polling ? "polling" : "reserving", 0, 0);
+        CHECK(ratelimit_allow(&l, "key", &limit));
+        CHECK(!ratelimit_wait(&l, &req, 25 * MS, &res));
+        CHECK_U64(res.status, RATELIMIT_TIMEOUT);
+        CHECK_U64(res.retry_after_ns, SEC);
+        CHECK_U64(s.sleeps, 0);
+        s.now_ns = SEC;
+        CHECK(ratelimit_allow(&l, "key", &limit)); /* nothing was taken for later */
+    }
+    place_end();
+}
+
+/* B30 */
+static void a_client_that_keeps_trying_is_not_locked_out(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(2, 4 * SEC, 2);
+    int kind, b;
+    uint64_t t;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            uint64_t start = base_at(b, 20 * SEC, &limit), allowed = 0;
+            place(engine_names[kind], start, 0);
+            engine_start(&the_engine, (engine_kind)kind);
+            for (t = 0; t <= 20; t++) {
+                bool went = take(&the_engine, &limit, 1, start + t * SEC);
+                CHECK(went == (t < 2 || t % 2 == 0));
+                allowed += went;
+            }
+            CHECK_U64(allowed, 12);
+        }
+    place_end();
+}
+
+/* B31 */
+static void reservations_queue_up_one_interval_apart(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(3, 10 * SEC, 3);
+    static const step steps[] = {
+        {0, RESERVE, 1, OK, 2, 0},
+        {0, RESERVE, 1, OK, 1, 0},
+        {0, RESERVE, 1, OK, 0, 0},
+        {0, RESERVE, 1, OK, 0, UINT64_C(3333333334)},
+        {0, RESERVE, 1, OK, 0, UINT64_C(6666666667)},
+        {0, RESERVE, 1, OK, 0, UINT64_C(10000000000)},
+        {0, RESERVE, 1, OK, 0, UINT64_C(13333333334)},
+        {0, TAKE, 1, DENIED, 0, UINT64_C(16666666667)},
+        {UINT64_C(16666666666), TAKE, 1, DENIED, 0, 1},
+        {UINT64_C(16666666667), TAKE, 1, OK, 0, 0},
+    };
+    REPLAY(&limit, steps);
+}
+
+/* ---- eviction and memory ---------------------------------------------------------------------- */
+
+/* Key X spends its token of the hour, then 5,000 strangers take one each at the same time. */
+static void check_flood(ratelimit_full policy, const ratelimit_limit *strangers)
+{
+    static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, HOUR, 1);
+    ratelimit_table *t = table_of(1000, policy);
+    ratelimit_table_counts counts;
+    uint64_t i, served = 0;
+    CHECK(ratelimit_table_take(t, "X", 1, &hourly, 1, SEC, NULL));
+    for (i = 0; i < 5000; i++)
+        served += take_numbered(t, i, strangers, SEC).allowed;
+    CHECK(!ratelimit_table_take(t, "X", 1, &hourly, 1, SEC, NULL));
+    ratelimit_table_stats(t, SEC, &counts);
+    CHECK(counts.keys >= counts.capacity * 99 / 100); /* no general reset */
+    CHECK(policy == RATELIMIT_REFUSE || policy == RATELIMIT_INHERIT ? served < 5000
+                                                                     : served == 5000);
+    CHECK_U64(counts.refused, policy == RATELIMIT_REFUSE ? 5000 - served : 0);
+    CHECK_U64(counts.evicted, policy == RATELIMIT_EVICT ? 5001 - counts.keys : 0);
+}
+
+/* B32: EVICT forgets who owes least, so X, who owes an hour, outlasts those who owe a minute. INHERIT and
+ * REFUSE keep X even among equals. */
+static void a_flood_of_made_up_keys_resets_nobody(void)
+{
+    static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, HOUR, 1);
+    static const ratelimit_limit minutely = RATELIMIT_LIMIT(1, MINUTE, 1);
+    check_flood(RATELIMIT_EVICT, &minutely);
+    check_flood(RATELIMIT_INHERIT, &hourly);
+    check_flood(RATELIMIT_REFUSE, &hourly);
+}
+
+/* B33 */
+static void ten_million_keys_allocate_nothing_and_all_get_an_answer(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, HOUR, 2);
+    ratelimit_table *t = table_of(65536, RATELIMIT_EVICT);
+    ratelimit_table_counts before, after;
+    uint64_t keys = SANITIZED ? 1000000 : 10000000, i, answered = 0;
+    ratelimit_table_stats(t, 0, &before);
+    allocations = 0;
+    for (i = 0; i < keys; i++)
+        answered += ratelimit_table_take(t, &i, sizeof i, &limit, 1, i * US, NULL);
+    ratelimit_table_stats(t, keys * US, &after);
+    CHECK_U64(answered, keys);
+    CHECK_U64(allocations, 0);
+    CHECK_U64(after.bytes, before.bytes);
+    CHECK(after.bytes <= sizeof many_memory);
+    CHECK_U64(after.evicted, keys - after.keys);
+}
+
+/* B34: whatever the policy, and with no sweep. */
+static void places_whose_time_is_over_are_free(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    int policy;
+    uint64_t i;
+    for (policy = RATELIMIT_EVICT; policy <= (int)RATELIMIT_REFUSE; policy++) {
+        ratelimit_table *t = table_of(100, (ratelimit_full)policy);
+        ratelimit_table_counts counts;
+        place("policy", 0, (size_t)policy);
+        for (i = 0; i < 100; i++)
+            CHECK(take_numbered(t, i, &limit, 0).allowed);
+        for (i = 100; i < 200; i++)
+            CHECK(take_numbered(t, i, &limit, 10 * SEC).allowed);
+        ratelimit_table_stats(t, 10 * SEC, &counts);
+        CHECK_U64(counts.keys, 100);
+        CHECK_U64(counts.evicted + counts.refused, 0);
+    }
+    place_end();
+}
+
+/* B34, at the very edge: a block that is full to the last place, one ns before and at the end of its debts. */
+static void a_full_block_takes_newcomers_the_moment_its_keys_are_full_again(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_REFUSE);
+    uint64_t i;
+    for (i = 0; i < ONE_BLOCK_PLACES; i++)
+        CHECK(take_numbered(t, i, &limit, 0).allowed);
+    CHECK_U64(take_numbered(t, 1000, &limit, SEC - 1).status, RATELIMIT_FULL);
+    for (i = 0; i < ONE_BLOCK_PLACES; i++)
+        CHECK(take_numbered(t, 2000 + i, &limit, SEC).allowed);
+}
+
+/* B35: sweep without an idle time, and a table full of others, forget nobody who still owes. */
+static void a_key_that_owes_is_not_idle(void)
+{
+    static const ratelimit_limit daily = RATELIMIT_LIMIT(1, DAY, 1);
+    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_REFUSE);
+    ratelimit_result res;
+    uint64_t i, full = 0;
+    CHECK(ratelimit_table_take(t, "X", 1, &daily, 1, 0, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, HOUR, 0), 0);
+    for (i = 0; i < 100; i++)
+        full += take_numbered(t, i, &daily, HOUR).status == RATELIMIT_FULL;
+    CHECK_U64(full, 100 - (ONE_BLOCK_PLACES - 1));
+    CHECK(!ratelimit_table_take(t, "X", 1, &daily, 1, HOUR, &res));
+    CHECK_U64(res.retry_after_ns, 23 * HOUR);
+}
+
+/* B35: with an idle time it is forgotten, as the header says, and counted. */
+static void a_key_that_owes_is_forgotten_by_a_sweep_that_was_told_to(void)
+{
+    static const ratelimit_limit daily = RATELIMIT_LIMIT(1, DAY, 1);
+    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_REFUSE);
+    ratelimit_table_counts counts;
+    CHECK(ratelimit_table_take(t, "X", 1, &daily, 1, 0, NULL));
+    CHECK(ratelimit_table_take(t, "Y", 1, &daily, 1, 0, NULL));
+    CHECK(!ratelimit_table_take(t, "Y", 1, &daily, 1, 55 * MINUTE, NULL)); /* asked for: not idle */
+    CHECK_U64(ratelimit_table_sweep(t, HOUR, 10 * MINUTE), 1);
+    CHECK(ratelimit_table_take(t, "X", 1, &daily, 1, HOUR, NULL));
+    CHECK(!ratelimit_table_take(t, "Y", 1, &daily, 1, HOUR, NULL));
+    ratelimit_table_stats(t, HOUR, &counts);
+    CHECK_U64(counts.evicted, 1);
+}
+
+static void decide_failed(void *self, const ratelimit_request *req, ratelimit_result *res,
+                          size_t count, ratelimit_mode mode)
+{
+    size_t i;
+    (void)self;
+    (void)req;
+    (void)mode;
+    for (i = 0; i < count; i++) {
+        memset(&res[i], 0, sizeof res[i]);
+        res[i].status = RATELIMIT_STORE_FAILED;
+    }
+}
+
+/* Every way out of a call, each on a key of its own. */
+static void leave_by_every_way_out(ratelimit_table *t, sleeper *s)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 2);
+    static const ratelimit_limit none = RATELIMIT_LIMIT(0, SEC, 1);
+    ratelimit_limiter l, failing;
+    ratelimit_request req;
+    ratelimit_store failed = {NULL, decide_failed, NULL, NULL, NULL};
+    limiter_start(&l, ratelimit_table_store(t, clock_read, &s->now_ns), s);
+    limiter_start(&failing, failed, s);
+    CHECK(ratelimit_allow(&l, "allowed", &limit));
+    CHECK(ratelimit_allow_n(&l, "denied", &limit, 2));
+    CHECK(!ratelimit_allow(&l, "denied", &limit));
+    CHECK(!ratelimit_allow_n(&l, "never", &limit, 3));
+    CHECK(!ratelimit_allow(&l, "bad limit", &none));
+    CHECK(!ratelimit_allow_n(&l, "bad count", &limit, 0));
+    CHECK(ratelimit_allow(&failing, "failed", &limit));
+    CHECK(ratelimit_allow_n(&l, "timed out", &limit, 2));
+    req = request("timed out", &limit, 1);
+    CHECK(!ratelimit_wait(&l, &req, SEC - 1, NULL));
+    CHECK(ratelimit_allow_n(&l, "canceled", &limit, 2));
+    req = request("canceled", &limit, 1);
+    s->cancel_after = s->sleeps;
+    CHECK(!ratelimit_wait(&l, &req, FOREVER, NULL));
+    CHECK(ratelimit_table_acquire(t, "crashed", 7, 1, SEC, s->now_ns));
+    CHECK(ratelimit_table_acquire(t, "released", 8, 1, SEC, s->now_ns));
+    CHECK_U64(ratelimit_table_release(t, "released", 8, s->now_ns), OK);
+    ratelimit_close(&l);
+}
+
+/* B36 */
+static void no_way_out_of_a_call_leaves_a_place_taken(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 2);
+    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_REFUSE);
+    sleeper s;
+    uint64_t i;
+    sleeper_start(&s, 5 * SEC);
+    leave_by_every_way_out(t, &s);
+    for (i = 0; i < ONE_BLOCK_PLACES; i++)
+        CHECK(take_numbered(t, i, &limit, 8 * SEC).allowed);
+    CHECK_U64(take_numbered(t, 1000, &limit, 8 * SEC).status, RATELIMIT_FULL);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------- */
+
+static ratelimit_result take_key(engine *e, const void *key, size_t key_len,
+                                 const ratelimit_limit *limit)
+{
+    ratelimit_request req = request(NULL, limit, 1);
+    req.key = key;
+    req.key_len = key_len;
+    return engine_decide(e, &req, SEC);
+}
+
+static const int keyed[] = {ENGINE_TABLE, ENGINE_CAS, ENGINE_LIMITER};
+
+/* B37 */
+static void keys_are_bytes_and_count_to_their_last(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, HOUR, 1);
+    static char long_a[300], long_b[300];
+    static const struct {
+        const char *key;
+        size_t key_len;
+    } keys[] = {
+        {"\x00\x01", 2},       {"\x00\x02", 2},      {"a", 1},       {"a\0", 2},
+        {"a\0b", 3},           {"/ann/users/1", 12}, {"\0", 1},      {"/ann/users/2", 12},
+        {"\0\0", 2},           {long_a, 300},        {long_b, 300},  {long_a, 299},
+        {"\xff\xfe\xfd", 3},   {"\xff\xfe\xfc", 3},  {"/ann/us", 7}, {"/ann/use", 8},
+        {"/ann/users/1\0", 13}};
+    size_t i, k;
+    memset(long_a, 'x', sizeof long_a);
+    memset(long_b, 'x', sizeof long_b);
+    long_b[299] = 'y';
+    for (k = 0; k < COUNT(keyed); k++) {
+        engine_start(&the_engine, (engine_kind)keyed[k]);
+        for (i = 0; i < COUNT(keys); i++) {
+            place(engine_names[keyed[k]], 0, i);
+            CHECK(take_key(&the_engine, keys[i].key, keys[i].key_len, &limit).allowed);
+        }
+        for (i = 0; i < COUNT(keys); i++)
+            CHECK(!take_key(&the_engine, keys[i].key, keys[i].key_len, &limit).allowed);
+    }
+    place_end();
+}
+
+/* B38 */
+static void an_empty_key_is_an_error_and_no_bucket_of_its_own(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, HOUR, 1);
+    size_t k;
+    for (k = 0; k < COUNT(keyed); k++) {
+        place(engine_names[keyed[k]], 0, 0);
+        engine_start(&the_engine, (engine_kind)keyed[k]);
+        CHECK_U64(take_key(&the_engine, "x", 0, &limit).status, RATELIMIT_BAD_KEY);
+        CHECK_U64(take_key(&the_engine, NULL, 0, &limit).status, RATELIMIT_BAD_KEY);
+        CHECK_U64(take_key(&the_engine, NULL, 5, &limit).status, RATELIMIT_BAD_KEY);
+        check_untouched(&the_engine);
+        CHECK(take_key(&the_engine, "\0", 1, &limit).allowed);
+        CHECK(!take_key(&the_engine, "\0", 1, &limit).allowed);
+        CHECK_U64(take_key(&the_engine, "x", 0, &limit).status, RATELIMIT_BAD_KEY);
+    }
+    engine_start(&the_engine, ENGINE_LIMITER);
+    CHECK(!ratelimit_allow(&the_engine.limiter, "", &limit));
+    CHECK(!ratelimit_allow(&the_engine.limiter, NULL, &limit));
+    CHECK(!ratelimit_table_acquire(the_engine.table, "", 0, 1, SEC, 0));
+    CHECK(!ratelimit_table_acquire(the_engine.table, NULL, 1, 1, SEC, 0));
+    CHECK_U64(ratelimit_table_release(the_engine.table, "", 0, 0), RATELIMIT_BAD_KEY);
+    CHECK_U64(ratelimit_table_release(the_engine.table, NULL, 1, 0), RATELIMIT_BAD_KEY);
+}
+
+/* B39: two limits of one subject have two keys. The same key under both would be one bucket with a limit that
+ * changes: then what was spent under the loose one counts under the strict one. */
+static void two_limits_of_one_subject_do_not_share_a_count(void)
+{
+    static const ratelimit_limit ok = RATELIMIT_LIMIT(200, 60 * SEC, 200);
+    static const ratelimit_limit bad = RATELIMIT_LIMIT(2, 60 * SEC, 2);
+    size_t k;
+    for (k = 0; k < COUNT(keyed); k++) {
+        engine *e = &the_engine;
+        place(engine_names[keyed[k]], 0, 0);
+        engine_start(e, (engine_kind)keyed[k]);
+        CHECK(take_key(e, "ok|ann", 6, &ok).allowed && take_key(e, "ok|ann", 6, &ok).allowed);
+        CHECK_U64(take_key(e, "ok|ann", 6, &ok).remaining, 197);
+        CHECK_U64(take_key(e, "bad|ann", 7, &bad).remaining, 1);
+        CHECK_U64(take_key(e, "bad|ann", 7, &bad).remaining, 0);
+        CHECK_U64(take_key(e, "ok|ann", 6, &bad).status, DENIED);
+    }
+    place_end();
+}
+
+/* ---- concurrency ------------------------------------------------------------------------------ */
+
+#define THREADS 64
+
+typedef struct worker {
+    engine *e;
+    const ratelimit_limit *limit;
+    const uint64_t *clock; /* NULL: it stands still */
+    uint64_t takes, allowed, errors;
+} worker;
+
+/* engine_decide would write the engine's clock; workers only read it. */
+static void *work(void *self)
+{
+    worker *w = (worker *)self;
+    uint64_t i;
+    for (i = 0; i < w->takes; i++) {
+        ratelimit_request req = request("key", w->limit, 1);
+        ratelimit_result res;
+        uint64_t now = w->clock ? __atomic_load_n(w->clock, __ATOMIC_RELAXED) : SEC;
+        if (w->e->kind == ENGINE_SHARED)
+            ratelimit_bucket_take_shared(&w->e->bucket, w->limit, 1, now, &res);
+        else if (w->e->kind == ENGINE_TABLE)
+            ratelimit_table_take(w->e->table, "key", 3, w->limit, 1, now, &res);
+        else if (w->e->kind == ENGINE_LIMITER)
+            ratelimit_take(&w->e->limiter, &req, &res);
+        else
+            w->e->store.decide(w->e->store.self, &req, &res, 1, RATELIMIT_EACH);
+        w->allowed += res.allowed;
+        w->errors += !res.allowed && res.status != DENIED;
+    }
+    return NULL;
+}
+
+/* Runs them all and returns how many takes passed. Errors are added up in *errors. */
+static uint64_t run_workers(worker *workers, size_t count, uint64_t *errors)
+{
+    pthread_t threads[THREADS];
+    uint64_t allowed = 0;
+    size_t i;
+    for (i = 0; i < count; i++)
+        if (pthread_create(&threads[i], NULL, work, &workers[i]) != 0)
+            exit(2);
+    for (i = 0; i < count; i++) {
+        pthread_join(threads[i], NULL);
+        allowed += workers[i].allowed;
+        *errors += workers[i].errors;
+    }
+    return allowed;
+}
+
+/* B40 */
+static void sixty_four_threads_share_a_thousand_tokens_exactly(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, HOUR, 1000);
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static worker workers[THREADS];
+    int kind;
+    for (kind = ENGINE_SHARED; kind < ENGINES; kind++) {
+        uint64_t errors = 0;
+        size_t i;
+        place(engine_names[kind], 0, 0);
+        engine_start(&the_engine, (engine_kind)kind);
+        the_engine.now_ns = SEC;
+        the_engine.db.lock = &lock;
+        the_engine.cas.tries = 1001; /* a swap is lost to another's success, of which there are 1,000 */
+        memset(workers, 0, sizeof workers);
+        for (i = 0; i < THREADS; i++) {
+            workers[i].e = &the_engine;
+            workers[i].limit = &limit;
+            workers[i].takes = 1000;
+        }
+        CHECK_U64(run_workers(workers, THREADS, &errors), 1000);
+        CHECK_U64(errors, 0);
+    }
+    place_end();
+}
+
+/* B40 */
+static void a_swap_that_fails_is_tried_again_but_not_for_ever(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, HOUR, 2);
+    engine *e = &the_engine;
+    ratelimit_result res;
+    engine_start(e, ENGINE_CAS);
+    e->db.lose = 3;
+    res = ask(e, &limit, TAKE, 1, SEC);
+    CHECK(res.allowed);
+    CHECK_U64(res.remaining, 1);
+    CHECK_U64(e->db.swaps, 4);
+    e->db.lose = UINT64_MAX;
+    e->db.swaps = 0;
+    CHECK_U64(ask(e, &limit, TAKE, 1, SEC).status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(e->db.swaps, 16);
+    e->db.lose = 0;
+    CHECK_U64(ask(e, &limit, TAKE, 1, SEC).remaining, 0);
+}
+
+/* Moves the clock by 1 ms ten thousand times. */
+static void *move_clock(void *self)
+{
+    uint64_t *clock = (uint64_t *)self;
+    int i;
+    for (i = 0; i < 10000; i++) {
+        __atomic_fetch_add(clock, MS, __ATOMIC_RELAXED);
+        if (i % 100 == 0)
+            sched_yield();
+    }
+    return NULL;
+}
+
+/* B41: run it under a thread sanitizer, too. */
+static void two_threads_are_not_paid_for_the_same_time(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1000, SEC, 10);
+    static worker workers[8];
+    static uint64_t clock;
+    static const int kinds[] = {ENGINE_SHARED, ENGINE_TABLE};
+    size_t i, k;
+    for (k = 0; k < COUNT(kinds); k++) {
+        uint64_t errors = 0, allowed;
+        pthread_t mover;
+        place(engine_names[kinds[k]], 0, 0);
+        engine_start(&the_engine, (engine_kind)kinds[k]);
+        memset(workers, 0, sizeof workers);
+        clock = 100 * SEC;
+        for (i = 0; i < COUNT(workers); i++) {
+            workers[i].e = &the_engine;
+            workers[i].limit = &limit;
+            workers[i].clock = &clock;
+            workers[i].takes = 20000;
+        }
+        if (pthread_create(&mover, NULL, move_clock, &clock) != 0)
+            exit(2);
+        allowed = run_workers(workers, COUNT(workers), &errors);
+        pthread_join(mover, NULL);
+        CHECK(allowed >= 10);
+        CHECK(allowed <= 10 + 10000);
+        CHECK_U64(errors, 0);
+    }
+    place_end();
+}
+
+/* ---- reset ------------------------------------------------------------------------------------ */
+
+/* B45 */
+static void reset_is_exact_and_not_a_second_more(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(30, 60 * SEC, 16);
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            uint64_t start = base_at(b, SEC, &limit);
+            ratelimit_result res;
+            place(engine_names[kind], start, 0);
+            engine_start(&the_engine, (engine_kind)kind);
+            res = ask(&the_engine, &limit, TAKE, 1, start);
+            CHECK_U64(res.remaining, 15);
+            CHECK_U64(res.reset_after_ns, 2 * SEC);
+        }
+    place_end();
+}
+
+/* B46 */
+static void reset_counts_all_that_was_taken_and_remaining_stays_below_the_limit(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(10, 30 * SEC, 10);
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            uint64_t start = base_at(b, 1000 * SEC, &limit);
+            ratelimit_result res;
+            place(engine_names[kind], start, 0);
+            engine_start(&the_engine, (engine_kind)kind);
+            CHECK_U64(ask(&the_engine, &limit, TAKE, 5, start).reset_after_ns, 15 * SEC);
+            CHECK_U64(ask(&the_engine, &limit, TAKE, 1, start).reset_after_ns, 18 * SEC);
+            res = ask(&the_engine, &limit, PEEK, 1, start + 1000 * SEC);
+            CHECK_U64(res.remaining, 10);
+            CHECK_U64(res.reset_after_ns, 0);
+        }
+    place_end();
+}
+
+/* B45, B46 of a window: until its end, however much was taken. */
+static void reset_of_a_window_is_its_end(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_WINDOW(10, 30 * SEC);
+    int kind, b;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            uint64_t start = base_at(b, 30 * SEC, &limit);
+            place(engine_names[kind], start, 0);
+            engine_start(&the_engine, (engine_kind)kind);
+            CHECK_U64(ask(&the_engine, &limit, PEEK, 1, start + 3 * SEC).reset_after_ns, 0);
+            CHECK_U64(ask(&the_engine, &limit, TAKE, 1, start + 3 * SEC).reset_after_ns, 27 * SEC);
+            CHECK_U64(ask(&the_engine, &limit, TAKE, 9, start + 4 * SEC).reset_after_ns, 26 * SEC);
+            CHECK_U64(ask(&the_engine, &limit, PEEK, 1, start + 30 * SEC).reset_after_ns, 0);
+        }
+    place_end();
+}
+
+/* ---- several limits in one decision ------------------------------------------------------------ */
+
+static const ratelimit_limit per_user = RATELIMIT_LIMIT(1, HOUR, 1);
+static const ratelimit_limit global = RATELIMIT_LIMIT(10, HOUR, 10);
+
+/* One batch of a user and of everybody, in one of the two orders. */
+static bool take_both(ratelimit_limiter *l, const char *user, bool user_first)
+{
+    ratelimit_request req[2];
+    ratelimit_result res[2];
+    req[!user_first] = request(user, &per_user, 1);
+    req[user_first] = request("global", &global, 1);
+    return ratelimit_take_all(l, req, res, 2);
+}
+
+/* B47 */
+static void a_refused_batch_charges_nobody(void)
+{
+    int first, i;
+    for (first = 0; first < 2; first++) {
+        engine *e = &the_engine;
+        ratelimit_request peek = request("global", &global, 1);
+        ratelimit_result res;
+        engine_start(e, ENGINE_LIMITER);
+        for (i = 0; i < 20; i++)
+            CHECK(take_both(&e->limiter, "u1", first) == (i == 0));
+        peek.op = RATELIMIT_PEEK;
+        CHECK(ratelimit_take(&e->limiter, &peek, &res));
+        CHECK_U64(res.remaining, 9);
+        CHECK(take_both(&e->limiter, "u2", first));
+    }
+}
+
+/* B48 */
+static void a_long_limit_is_not_charged_for_what_a_short_one_refused(void)
+{
+    static const ratelimit_limit quick = RATELIMIT_LIMIT(10, 60 * SEC, 10);
+    static const ratelimit_limit slow = RATELIMIT_LIMIT(30, 1800 * SEC, 30);
+    int b, i, round;
+    for (b = 0; b < BASES; b++) {
+        engine *e = &the_engine;
+        uint64_t start = base_at(b, 60 * SEC, &quick);
+        ratelimit_request req[2];
+        ratelimit_result res[2];
+        engine_start(e, ENGINE_TABLE);
+        req[0] = request("quick|ann", &quick, 1);
+        req[1] = request("slow|ann", &slow, 1);
+        for (round = 0; round < 2; round++) {
+            int allowed = 0;
+            for (i = 0; i < 15; i++) {
+                uint64_t now = start + (uint64_t)round * 60 * SEC;
+                ratelimit_table_decide(e->table, req, res, 2, RATELIMIT_ALL, now);
+                allowed += res[0].allowed && res[1].allowed;
+            }
+            CHECK_U64(allowed, 10);
+        }
+        req[1].op = RATELIMIT_PEEK;
+        ratelimit_table_decide(e->table, &req[1], res, 1, RATELIMIT_EACH, start + 60 * SEC);
+        CHECK_U64(res[0].remaining, 11);
+    }
+}
+
+/* ---- a store that fails ------------------------------------------------------------------------ */
+
+/* B58 */
+static void a_store_that_fails_decides_by_the_chosen_policy_and_says_so(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, HOUR, 3);
+    static const struct {
+        ratelimit_failure policy;
+        int allowed;
+    } rows[] = {{RATELIMIT_FAIL_OPEN, 10}, {RATELIMIT_FAIL_CLOSED, 0}, {RATELIMIT_FAIL_LOCAL, 3}};
+    ratelimit_store failed = {NULL, decide_failed, NULL, NULL, NULL};
+    size_t i;
+    int call;
+    for (i = 0; i < COUNT(rows); i++) {
+        ratelimit_limiter l;
+        int allowed = 0;
+        place("policy", 0, i);
+        engine_start(&the_engine, ENGINE_TABLE);
+        memset(&l, 0, sizeof l);
+        l.on_failure = rows[i].policy;
+        l.fallback = the_engine.store;
+        CHECK_U64(ratelimit_init(&l, failed), OK);
+        for (call = 0; call < 10; call++) {
+            ratelimit_request req = request("key", &limit, 1);
+            ratelimit_result res;
+            allowed += ratelimit_take(&l, &req, &res);
+            CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
+            CHECK(res.source == (rows[i].policy == RATELIMIT_FAIL_LOCAL ? RATELIMIT_FROM_FALLBACK
+                                                                         : RATELIMIT_FROM_POLICY));
+        }
+        CHECK_U64(allowed, rows[i].allowed);
+    }
+    place_end();
+}
+
+/* ---- configuration ---------------------------------------------------------------------------- */
+
+/* B67, B68: text that looks like a limit and is none, and where it goes wrong. */
+static void text_that_is_no_limit_is_refused_as_a_whole_with_the_place_of_the_fault(void)
+{
+    static const struct {
+        const char *text;
+        size_t fault_at;
+    } rows[] = {
+        {"10/60", 5}, /* a number of what? never 6 s */
+        {"90/180", 6},
+        {"1/5", 3},
+        {"1 per hour; 10 perr day", 1},
+        {"1/hourssss", 3},
+        {"6O/m", 1}, /* the letter O */
+        {"/m", 0},
+        {"", 0},
+        {"10/", 3},
+        {"1e400/s", 1},
+        {"nan/s", 0},
+        {"-5/s", 0},
+        {"+5/s", 0},
+        {" 5/s", 0},
+        {"5/s ", 4},
+        {"5/s x", 4},
+        {"15000 / 1d", 5},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        ratelimit_limit limit, untouched;
+        size_t fault_at = 999;
+        place("parse", 0, i);
+        memset(&limit, 0x5A, sizeof limit);
+        untouched = limit;
+        CHECK_U64(ratelimit_limit_parse(&limit, rows[i].text), RATELIMIT_SYNTAX);
+        CHECK_U64(
+            ratelimit_limit_parse_n(&limit, rows[i].text, strlen(rows[i].text), &fault_at),
+            RATELIMIT_SYNTAX);
+        CHECK_U64(fault_at, rows[i].fault_at);
+        CHECK(memcmp(&limit, &untouched, sizeof limit) == 0);
+    }
+    place_end();
+}
+
+/* B67 */
+static void a_period_with_a_number_is_as_long_as_it_says(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t tokens, per_ns;
+    } rows[] = {
+        {"1/5s", 1, 5 * SEC},
+        {"90/3m", 90, 180 * SEC},
+        {"10/60s", 10, 60 * SEC},
+        {"5/1500ms", 5, 1500 * MS},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        ratelimit_limit limit;
+        CHECK_U64(ratelimit_limit_parse(&limit, rows[i].text), OK);
+        CHECK_U64(limit.tokens, rows[i].tokens);
+        CHECK_U64(limit.per_ns, rows[i].per_ns);
+    }
+}
+
+/* B69 */
+static void fifteen_thousand_a_day_are_fifteen_thousand_a_day(void)
+{
+    ratelimit_limit limit;
+    int kind, b;
+    CHECK_U64(ratelimit_limit_parse(&limit, "15000/1d"), OK);
+    for (kind = 0; kind < ENGINES; kind++)
+        for (b = 0; b < BASES; b++) {
+            engine *e = &the_engine;
+            uint64_t start = base_at(b, DAY, &limit);
+            place(engine_names[kind], start, 0);
+            engine_start(e, (engine_kind)kind);
+            CHECK(take(e, &limit, 15000, start));
+            CHECK(take(e, &limit, 1, start + 5760 * MS));
+            CHECK(!take(e, &limit, 1, start + 5760 * MS));
+            CHECK(!take(e, &limit, 14999, start + DAY - 1));
+            CHECK(take(e, &limit, 14999, start + DAY));
+            CHECK(!take(e, &limit, 1, start + DAY));
+        }
+    place_end();
+}
+
+/* ---- portability ------------------------------------------------------------------------------- */
+
+/* B70 */
+static void ticks_become_ns_without_overflow_on_the_way(void)
+{
+    static const struct {
+        uint64_t ticks, hz, ns;
+    } rows[] = {
+        {UINT64_C(1000000000000), 10000000, UINT64_C(100000000000000)},
+        {UINT64_C(92233720368547758), 10000000, UINT64_C(9223372036854775800)},
+        {UINT64_C(25920001234567), 10000000, UINT64_C(2592000123456700)},
+        {UINT64_C(1000000000000000), 3579545, UINT64_C(279365114840014582)},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++)
+        CHECK_U64(ratelimit_ticks_to_ns(rows[i].ticks, rows[i].hz), rows[i].ns);
+}
+
+/* B72 */
+static void no_time_is_too_late_for_a_narrow_type(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
+    static const uint64_t edges[] = {
+        (UINT64_C(1) << 31) * SEC,
+        (UINT64_C(1) << 32) * SEC,
+        (UINT64_C(1) << 32) * MS,
+        (UINT64_C(1) << 32) * US,
+        UINT64_C(1) << 32,
+        UINT64_C(1) << 53,
+        UINT64_C(1) << 62,
+        UINT64_C(1) << 63,
+    };
+    size_t i;
+    int kind;
+    for (kind = 0; kind < ENGINES; kind++)
+        for (i = 0; i < COUNT(edges); i++) {
+            engine *e = &the_engine;
+            place(engine_names[kind], edges[i], i);
+            engine_start(e, (engine_kind)kind);
+            CHECK(take(e, &limit, 1, edges[i] - SEC / 2));
+            CHECK_U64(ask(e, &limit, TAKE, 1, edges[i] + 400 * MS).retry_after_ns, 100 * MS);
+            CHECK(take(e, &limit, 1, edges[i] + SEC / 2));
+        }
+    place_end();
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    RUN(a_long_pause_at_a_high_rate_refills_to_the_burst_and_no_further);
+    RUN(a_long_pause_leaves_a_window_with_its_tokens_and_no_more);
+    RUN(a_burst_beyond_31_bits_stays_a_limit);
+    RUN(a_burst_beyond_53_bits_stays_a_limit);
+    RUN(the_largest_timeout_waits_and_does_not_give_up_at_once);
+    RUN(the_largest_reservation_is_granted_and_the_largest_block_blocks);
+    RUN(a_limit_times_milliseconds_beyond_32_bits_is_right);
+    RUN(a_token_is_there_the_moment_it_is_due);
+    RUN(polling_loses_no_part_of_a_token);
+    RUN(rates_that_round_to_the_same_gap_differ);
+    RUN(tokens_of_part_of_a_second_can_be_spent);
+    RUN(a_time_a_little_earlier_is_late_and_mints_nothing);
+    RUN(a_clock_set_back_refuses_nobody_for_longer_than_the_window);
+    RUN(an_empty_key_is_usable_one_window_after_a_step_back);
+    RUN(a_late_call_does_not_forgive_reservations);
+    RUN(going_back_and_forth_mints_nothing);
+    RUN(peeks_and_refunds_at_an_earlier_time_mint_nothing);
+    RUN(time_zero_is_a_time_like_any_other);
+    RUN(the_last_nanosecond_of_the_clock_is_a_time_like_any_other);
+    RUN(the_default_clock_counts_while_the_machine_sleeps);
+    RUN(a_table_store_without_a_clock_reads_the_default_clock);
+    RUN(a_window_longer_than_a_second_turns);
+    RUN(raising_a_limit_helps_at_once);
+    RUN(a_refusal_under_a_raised_limit_ends_with_the_raised_limit);
+    RUN(lowering_a_limit_below_what_is_there_leaves_a_limit_that_works);
+    RUN(a_key_that_spent_more_than_the_lowered_burst_is_empty_not_stuck);
+    RUN(a_smaller_window_counts_from_the_next_request);
+    RUN(a_limit_of_zero_is_an_error_and_writes_nothing);
+    RUN(a_rate_of_zero_refuses_for_ever_and_waiting_on_it_does_not_sleep);
+    RUN(a_negative_cost_puts_nothing_into_the_bucket);
+    RUN(a_cost_whose_product_wraps_is_never);
+    RUN(asking_without_taking_says_when_a_token_comes);
+    RUN(zero_in_a_request_means_what_its_comment_says);
+    RUN(zero_in_the_options_of_a_table_means_what_its_comment_says);
+    RUN(zero_elsewhere_means_what_its_comment_says);
+    RUN(zero_in_a_limiter_or_a_cas_store_means_what_its_comment_says);
+    RUN(a_token_given_back_a_moment_later_is_back);
+    RUN(refunds_never_fill_beyond_the_burst);
+    RUN(a_refund_does_not_reach_into_the_next_window);
+    RUN(a_wait_for_several_sleeps_only_for_what_is_missing);
+    RUN(a_call_at_retry_after_passes_and_one_ns_earlier_does_not);
+    RUN(a_sleep_that_wakes_early_is_slept_on_in_a_loop);
+    RUN(a_wait_that_would_take_too_long_says_so_at_once_and_takes_nothing);
+    RUN(a_client_that_keeps_trying_is_not_locked_out);
+    RUN(reservations_queue_up_one_interval_apart);
+    RUN(a_flood_of_made_up_keys_resets_nobody);
+    RUN(ten_million_keys_allocate_nothing_and_all_get_an_answer);
+    RUN(places_whose_time_is_over_are_free);
+    RUN(a_full_block_takes_newcomers_the_moment_its_keys_are_full_again);
+    RUN(a_key_that_owes_is_not_idle);
+    RUN(a_key_that_owes_is_forgotten_by_a_sweep_that_was_told_to);
+    RUN(no_way_out_of_a_call_leaves_a_place_taken);
+    RUN(keys_are_bytes_and_count_to_their_last);
+    RUN(an_empty_key_is_an_error_and_no_bucket_of_its_own);
+    RUN(two_limits_of_one_subject_do_not_share_a_count);
+    RUN(sixty_four_threads_share_a_thousand_tokens_exactly);
+    RUN(a_swap_that_fails_is_tried_again_but_not_for_ever);
+    RUN(two_threads_are_not_paid_for_the_same_time);
+    RUN(reset_is_exact_and_not_a_second_more);
+    RUN(reset_counts_all_that_was_taken_and_remaining_stays_below_the_limit);
+    RUN(reset_of_a_window_is_its_end);
+    RUN(a_refused_batch_charges_nobody);
+    RUN(a_long_limit_is_not_charged_for_what_a_short_one_refused);
+    RUN(a_store_that_fails_decides_by_the_chosen_policy_and_says_so);
+    RUN(text_that_is_no_limit_is_refused_as_a_whole_with_the_place_of_the_fault);
+    RUN(a_period_with_a_number_is_as_long_as_it_says);
+    RUN(fifteen_thousand_a_day_are_fifteen_thousand_a_day);
+    RUN(ticks_become_ns_without_overflow_on_the_way);
+    RUN(no_time_is_too_late_for_a_narrow_type);
+    return check_end();
+}
