@@ -5,7 +5,8 @@
        #define RATELIMIT_IMPLEMENTATION
        #include "ratelimit.h"
 
-   No malloc, no globals, no I/O, no floating point, no dependency. Time is an argument. C99 and C++11.
+   No malloc, no globals, no I/O, no floating point, no dependency. Time is an argument. C99 and
+   C++11.
 
 
    CONTENTS
@@ -50,8 +51,9 @@
 
    WHICH CALL
 
-       Most callers want ratelimit_allow (a key, a limit, yes or no) or ratelimit_wait (sleep until yes).
-       ratelimit_take           the same with a request: cost, operation, and a result with retry_after
+       Most callers want ratelimit_allow (a key, a limit, yes or no) or ratelimit_wait (sleep until
+       yes).
+       ratelimit_take           the same with a request: cost, operation, result with retry_after
        ratelimit_take_all       several limits in one decision, all or none
        ratelimit_table_take     a table with the time given: no clock is read, no limiter needed
        ratelimit_bucket_take    one subject in 16 bytes of your own struct, no table needed
@@ -59,84 +61,94 @@
 
    CONCEPTS
 
-   Words. limit: tokens per period, and a burst. burst: the most tokens a bucket holds, and what a new one holds
-   (Go's burst; redis-cell's max_burst is one less). key: bytes that name a subject. take: n tokens now or none.
-   peek: the answer of take, nothing changed. reserve: take now for later, with the wait. charge: take even into
-   debt, for a cost known afterwards. refund: give back. remaining: whole tokens that could be taken now.
-   retry_after: until the refused request would pass. reset_after: until the bucket is full. debt: how far a
-   bucket is from full, as a time.
+   Words. limit: tokens per period, and a burst. burst: the most tokens a bucket holds, and what a
+   new one holds (Go's burst; redis-cell's max_burst is one less). key: bytes that name a subject.
+   take: n tokens now or none. peek: the answer of take, nothing changed. reserve: take now for
+   later, with the wait. charge: take even into debt, for a cost known afterwards. refund: give
+   back. remaining: whole tokens that could be taken now. retry_after: until the refused request
+   would pass. reset_after: until the bucket is full. debt: how far a bucket is from full, as a
+   time.
 
-   Arithmetic. The generic cell rate algorithm (ITU-T I.371), which is the token bucket written as one time:
+   Arithmetic. The generic cell rate algorithm (ITU-T I.371), which is the token bucket written as
+   one time:
 
        full         when the bucket will be full again; one never touched is full
        debt         max(0, full - now)                 0 is full, window is empty
        interval     per / tokens                       the time one token takes to come back
        window       burst x interval
-       take n       passes if debt + n x interval <= window; then full = max(full, now) + n x interval
+       take n       passes if debt + n x interval <= window;
+                    then full = max(full, now) + n x interval
        retry_after  debt + n x interval - window       reset_after = debt
        remaining    floor((window - debt) / interval)
 
-   Exact. An interval is a whole number of ns and a fraction r/d with d up to 2^24; a debt is kept as whole ns and a
-   24-bit fraction from which its numerator over d is recovered, so nothing drifts: at 7 per second the 70th
-   refill comes at 10 s, neither before nor after. Only an interval whose reduced fraction needs a larger d
-   (1,000,000,007 per second) is rounded, up, by less than one part in a million; a limit that would need more
-   is BAD_LIMIT. remaining is rounded down, retry_after and reset_after up: a call at retry_after passes and one
-   ns earlier does not.
+   Exact. An interval is a whole number of ns and a fraction r/d with d up to 2^24; a debt is kept
+   as whole ns and a 24-bit fraction from which its numerator over d is recovered, so nothing
+   drifts: at 7 per second the 70th refill comes at 10 s, neither before nor after. Only an interval
+   whose reduced fraction needs a larger d (1,000,000,007 per second) is rounded, up, by less than
+   one part in a million; a limit that would need more is BAD_LIMIT. remaining is rounded down,
+   retry_after and reset_after up: a call at retry_after passes and one ns earlier does not.
 
-   Refusals. A refused take and a peek leave the bucket as it was (see "seen" below for the one exception, which no
-   answer depends on while the clock runs forward).
+   Refusals. A refused take and a peek leave the bucket as it was (see "seen" below for the one
+   exception, which no answer depends on while the clock runs forward).
 
-   Clock. Any origin, ns, uint64_t; time 0 and times near the top are times like any other. A time a little
-   earlier than one seen before is lateness: the debt is what the times say and nothing is forgiven, so going
-   back and forth mints nothing. A bucket also remembers when it was last seen (to 1/1000 of its debt then). A request
-   that would be refused, at a time more than step_ns (10 s) before that, has met a clock that was set back: the debt
-   becomes what it was when last seen, at most the window, and is stored. So a key is usable again
-   within one window whatever the jump.
+   Clock. Any origin, ns, uint64_t; time 0 and times near the top are times like any other. A time a
+   little earlier than one seen before is lateness: the debt is what the times say and nothing is
+   forgiven, so going back and forth mints nothing. A bucket also remembers when it was last seen
+   (to 1/1000 of its debt then). A request that would be refused, at a time more than step_ns (10 s)
+   before that, has met a clock that was set back: the debt becomes what it was when last seen, at
+   most the window, and is stored. So a key is usable again within one window whatever the jump.
 
-   Changed limit. A bucket remembers the interval it was last charged at. When a request brings another one, tokens
-   spent stay spent: whole tokens exactly up to 30,000 of them, all else to one part in 30,000 of the tokens
-   spent. More spent than the new burst counts as the whole burst. The change is stored at once, even by a
-   refusal; peek only reports it.
+   Changed limit. A bucket remembers the interval it was last charged at. When a request brings
+   another one, tokens spent stay spent: whole tokens exactly up to 30,000 of them, all else to one
+   part in 30,000 of the tokens spent. More spent than the new burst counts as the whole burst. The
+   change is stored at once, even by a refusal; peek only reports it.
 
-   Fixed window. The same bucket, asked at the end of the current window (aligned to the clock's origin) instead
-   of now, so that a used-up window leaves nothing over into the next. retry_after and reset_after are until that
-   end. reserve and refund are UNSUPPORTED there: the window may have turned. A window whose period is changed
-   starts afresh.
+   Fixed window. The same bucket, asked at the end of the current window (aligned to the clock's
+   origin) instead of now, so that a used-up window leaves nothing over into the next. retry_after
+   and reset_after are until that end. reserve and refund are UNSUPPORTED there: the window may have
+   turned. A window whose period is changed starts afresh.
 
 
    OPTIONS
 
-       macro                      define it       default       effect
-       RATELIMIT_IMPLEMENTATION   in one file     -             the code, once
-       RATELIMIT_STATIC           everywhere      off           everything static: each file its own copy
-       RATELIMIT_API              everywhere      extern        linkage of every public function
-       RATELIMIT_NO_CLOCK         everywhere      off           no clock_gettime or nanosleep: no ratelimit_clock_ns
-       RATELIMIT_NO_THREADS       implementation  off           no atomics: one thread at a time for everything
-       RATELIMIT_LOCK(lock)       implementation  atomics       with RATELIMIT_UNLOCK(lock): your own lock around a decision
-       RATELIMIT_UNLOCK(lock)     implementation  atomics       instead of ours, such as interrupts off; lock is uint32_t *
-       RATELIMIT_TAKEOVER_MS      implementation  200           how long a lock must stand still before its holder counts as dead
-       RATELIMIT_STEP_NS          implementation  10 s          step_ns of plain buckets and of tables by default
-       RATELIMIT_MAX_ALL          implementation  64            most requests in one all-or-none decision, 1 to 4096 (about 90 bytes of stack each)
-       RATELIMIT_NO_TEXT          implementation  off           status_text returns "" (saves its strings)
+       macro                     where  default    effect
+       RATELIMIT_IMPLEMENTATION  once   -          the code
+       RATELIMIT_STATIC          all    off        everything static: each file has its own copy
+       RATELIMIT_API             all    extern     linkage of every public function
+       RATELIMIT_NO_CLOCK        all    off        no clock_gettime or nanosleep, no
+                                                     ratelimit_clock_ns
+       RATELIMIT_NO_THREADS      impl   off        no atomics: one thread at a time for everything
+       RATELIMIT_LOCK(lock)      impl   atomics    your own lock round a decision (interrupts off,
+       RATELIMIT_UNLOCK(lock)    impl   atomics      say); lock is a uint32_t * for your use;
+                                                     they nest, and are undone in reverse order
+       RATELIMIT_TAKEOVER_MS     impl   200        how long a lock stands still until its holder
+                                                     counts as dead, 1 to 3,600,000
+       RATELIMIT_STEP_NS         impl   10 s       step_ns of buckets, and of tables by default
+       RATELIMIT_MAX_ALL         impl   64         most requests in one all-or-none decision, 1 to
+                                                     4096; about 90 bytes of stack each
+       RATELIMIT_NO_TEXT         impl   off        status_text returns "" (saves its strings)
 
-   Where a chip has no lock-free compare-and-swap (Cortex-M0) RATELIMIT_NO_THREADS is set by itself. Where it is neither
-   POSIX nor Windows, RATELIMIT_NO_CLOCK is set by itself.
+   once: in one file. all: in every file that includes the header. impl: where the code is.
+   Where a chip has no lock-free compare-and-swap (Cortex-M0) RATELIMIT_NO_THREADS is set by itself.
+   Where it is neither POSIX nor Windows, RATELIMIT_NO_CLOCK is set by itself.
 
 
    MEMORY, THREADS, ERRORS
 
-   Memory is yours: nothing is allocated, nothing is kept outside what you pass in. A bucket is 16 bytes, all zero is
-   full. A table has no pointers, so it may be static, on the heap, in shared memory or in a mapped file.
+   Memory is yours: nothing is allocated, nothing is kept outside what you pass in. A bucket is 16
+   bytes, all zero is full. A table has no pointers, so it may be static, on the heap, in shared
+   memory or in a mapped file.
 
    Threads. Limits are read-only and shared freely. A plain bucket has one caller at a time;
-   ratelimit_bucket_take_shared, the table, the stores here and the limiter may be called by any number of threads, and
-   the table by any number of processes. A decision is computed first and committed under a lock of three
-   stores; a refusal takes no lock. If a process dies inside it the lock is taken over after
-   RATELIMIT_TAKEOVER_MS; what it was about to charge may be lost, nothing else. A live thread that is stopped for longer
-   than that, between two of those stores, while others want the same line, may undo what they charged there meanwhile.
+   ratelimit_bucket_take_shared, the table, the stores here and the limiter may be called by any
+   number of threads, and the table by any number of processes. A decision is computed first and
+   committed under a lock of three stores; a refusal takes no lock. If a process dies inside it the
+   lock is taken over after RATELIMIT_TAKEOVER_MS; what it was about to charge may be lost, nothing
+   else. A live thread that is stopped for longer than that, between two of those stores, while
+   others want the same line, may undo what they charged there meanwhile.
 
-   Errors. A decision is a bool, true only if the caller may go on, so an error can't get through an if by accident;
-   result.status says why. Zero is never "unlimited".
+   Errors. A decision is a bool, true only if the caller may go on, so an error can't get through an
+   if by accident; result.status says why. Zero is never "unlimited".
 */
 #ifndef RATELIMIT_H_INCLUDED
 #  define RATELIMIT_H_INCLUDED
@@ -155,8 +167,8 @@
 #  include <stddef.h>
 #  include <stdint.h>
 
-/* A major version may change anything; a minor one adds names and may change layouts (rebuild static copies together);
-   a patch changes neither. */
+/* A major version may change anything; a minor one adds names and may change layouts (rebuild
+   static copies together); a patch changes neither. */
 #  define RATELIMIT_VERSION_MAJOR 1
 #  define RATELIMIT_VERSION_MINOR 0
 #  define RATELIMIT_VERSION_PATCH 0
@@ -190,7 +202,7 @@ extern "C" {
 #    define RATELIMIT_PRIV_CAST(type, x) ((type)(x))
 #  endif
 
-/* ---- >>limits ------------------------------------------------------------------------------------------------- */
+/* ---- >>limits -------------------------------------------------------------------------------- */
 
 #  define RATELIMIT_NANOSECOND  UINT64_C(1)
 #  define RATELIMIT_MICROSECOND UINT64_C(1000)
@@ -203,16 +215,16 @@ extern "C" {
 #  define RATELIMIT_FOREVER     UINT64_MAX /* as a time: never */
 
 typedef enum ratelimit_status {
-    RATELIMIT_OK = 0,    /* done */
-    RATELIMIT_DENIED,    /* not now; retry_after says when */
-    RATELIMIT_NEVER,     /* no waiting helps: n is above the burst */
-    RATELIMIT_FULL,      /* the table has no room for a new key (RATELIMIT_REFUSE) */
-    RATELIMIT_TIMEOUT,   /* the wait would be longer than accepted; nothing was taken */
-    RATELIMIT_CANCELED,  /* a wait was cancelled; what it had reserved was given back */
-    RATELIMIT_BAD_KEY,   /* NULL or empty key */
-    RATELIMIT_BAD_LIMIT, /* NULL, zero or overflowing limit */
-    RATELIMIT_BAD_COUNT, /* n is 0 where tokens are asked for */
-    RATELIMIT_BAD_ARGUMENT, /* NULL, unknown operation, something out of range or not what it should be */
+    RATELIMIT_OK = 0,       /* done */
+    RATELIMIT_DENIED,       /* not now; retry_after says when */
+    RATELIMIT_NEVER,        /* no waiting helps: n is above the burst */
+    RATELIMIT_FULL,         /* the table has no room for a new key (RATELIMIT_REFUSE) */
+    RATELIMIT_TIMEOUT,      /* the wait would be longer than accepted; nothing was taken */
+    RATELIMIT_CANCELED,     /* a wait was cancelled; what it had reserved was given back */
+    RATELIMIT_BAD_KEY,      /* NULL or empty key */
+    RATELIMIT_BAD_LIMIT,    /* NULL, zero or overflowing limit */
+    RATELIMIT_BAD_COUNT,    /* n is 0 where tokens are asked for */
+    RATELIMIT_BAD_ARGUMENT, /* NULL, unknown operation, something out of range */
     RATELIMIT_SYNTAX,       /* text is not in the grammar */
     RATELIMIT_NO_MEMORY,    /* the memory passed in is too small */
     RATELIMIT_STORE_FAILED, /* the store could not decide; the limiter's policy did */
@@ -221,12 +233,14 @@ typedef enum ratelimit_status {
     RATELIMIT_LOST          /* was held, no longer is (semaphores and locks) */
 } ratelimit_status;
 
-/* ratelimit_status_text  A short English text for status, static; "unknown status" for other numbers. */
+/* ratelimit_status_text  A short English text for status, static; "unknown status" for other
+ * numbers. */
 RATELIMIT_API const char *ratelimit_status_text(ratelimit_status status);
 
-/* ratelimit_limit  What is allowed, with everything precomputed that a decision needs: 64 bytes of plain data that may
- * be copied, shared and static const. All zero is BAD_LIMIT. Make one with the macros or functions below; the first
- * three fields are for you to read, the rest belongs to the implementation. */
+/* ratelimit_limit  What is allowed, with everything precomputed that a decision needs: 64 bytes of
+ * plain data that may be copied, shared and static const. All zero is BAD_LIMIT. Make one with the
+ * macros or functions below; the first three fields are for you to read, the rest belongs to the
+ * implementation. */
 typedef struct ratelimit_limit {
     uint64_t tokens;        /* per per_ns */
     uint64_t per_ns;        /* the period, ns */
@@ -240,15 +254,17 @@ typedef struct ratelimit_limit {
     uint32_t code;          /* kind (top 8 bits) and a 23-bit code of kind and interval */
 } ratelimit_limit;
 
-/* RATELIMIT_LIMIT, RATELIMIT_WINDOW, RATELIMIT_UNLIMITED  Constant initialisers of a ratelimit_limit:
+/* RATELIMIT_LIMIT, RATELIMIT_WINDOW, RATELIMIT_UNLIMITED  Constant initialisers of a
+ * ratelimit_limit:
  *
  *     static const ratelimit_limit api = RATELIMIT_LIMIT(100, RATELIMIT_SECOND, 200);
  *
  * tokens   1 to 2^63 - 1, per per_ns
  * per_ns   1 to 2^62 ns
  * burst    1 to 2^63 - 1 tokens, such that burst x per_ns / tokens is at most 2^62 ns (146 years)
- * Anything else is BAD_LIMIT at every call. RATELIMIT_WINDOW is a fixed window aligned to the clock's origin; its burst is
- * tokens. RATELIMIT_UNLIMITED lets everything through and takes no room in a table. Arguments must be constants. */
+ * Anything else is BAD_LIMIT at every call. RATELIMIT_WINDOW is a fixed window aligned to the
+ * clock's origin; its burst is tokens. RATELIMIT_UNLIMITED lets everything through and takes no
+ * room in a table. Arguments must be constants. */
 #  define RATELIMIT_LIMIT(tokens, per_ns, burst)                                                   \
     RATELIMIT_PRIV_LIMIT(RATELIMIT_PRIV_BUCKET, RATELIMIT_PRIV_CAST(uint64_t, tokens),             \
                          RATELIMIT_PRIV_CAST(uint64_t, per_ns),                                    \
@@ -263,54 +279,60 @@ typedef struct ratelimit_limit {
           RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_UNLIMITED) << 24                            \
     }
 
-/* ratelimit_limit_make, ratelimit_window_make  The same from values known at run time, same ranges. A bad one is all zero,
- * which is BAD_LIMIT. Threads: any. Cost: a few divisions. */
+/* ratelimit_limit_make, ratelimit_window_make  The same from values known at run time, same ranges.
+ * A bad one is all zero, which is BAD_LIMIT. Threads: any. Cost: a few divisions. */
 RATELIMIT_API ratelimit_limit ratelimit_limit_make(uint64_t tokens, uint64_t per_ns,
                                                    uint64_t burst);
 RATELIMIT_API ratelimit_limit ratelimit_window_make(uint64_t tokens, uint64_t per_ns);
 
-/* ratelimit_limit_check  RATELIMIT_OK, or RATELIMIT_BAD_LIMIT if limit is NULL or was not made from values in range. */
+/* ratelimit_limit_check  RATELIMIT_OK, or RATELIMIT_BAD_LIMIT if limit is NULL or was not made from
+ * values in range. */
 RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limit);
 
-/* ratelimit_limit_parse  Reads a limit from text. The grammar, strict, in lower case, without outer spaces:
+/* ratelimit_limit_parse  Reads a limit from text. The grammar, strict, in lower case, without outer
+ * spaces:
  *
- *     limit    = "unlimited" | number "/" period [ blanks "burst" blanks whole ] [ blanks "window" ]
+ *     limit    = "unlimited"
+ *              | number "/" period [ blanks "burst" blanks whole ] [ blanks "window" ]
  *     period   = unit | number unit            "10/s", "10/60s", "5/1500ms"
  *     unit     = "ns" | "us" | "ms" | "s" | "m" | "h" | "d" | "w"
  *     number   = whole [ "." digits ]          "0.5/m" is 1 per 2 minutes
  *     whole    = digits                        blanks are spaces or tabs
  *
- * Decimals are taken exactly. Without burst it is tokens, rounded up. A window's burst is its tokens, so if given it
- * must be equal. Returns RATELIMIT_OK; RATELIMIT_SYNTAX if text is not in the grammar; RATELIMIT_BAD_LIMIT if it is but does not
- * fit (zero, overflow, a period that is no whole number of ns); BAD_ARGUMENT for NULL. *out is changed only by OK. */
+ * Decimals are taken exactly. Without burst it is tokens, rounded up. A window's burst is its
+ * tokens, so if given it must be equal. Returns RATELIMIT_OK; RATELIMIT_SYNTAX if text is not in
+ * the grammar; RATELIMIT_BAD_LIMIT if it is but does not fit (zero, overflow, a period that is no
+ * whole number of ns); BAD_ARGUMENT for NULL. *out is changed only by OK. */
 RATELIMIT_API ratelimit_status ratelimit_limit_parse(ratelimit_limit *out, const char *text);
 
-/* ratelimit_limit_parse_n  The same for text_len bytes that need no NUL at the end. *fault_at (may be NULL) is the offset
- * of the first byte that is wrong, for SYNTAX and BAD_LIMIT; text_len if it ended too early. */
+/* ratelimit_limit_parse_n  The same for text_len bytes that need no NUL at the end. *fault_at (may
+ * be NULL) is the offset of the first byte that is wrong, for SYNTAX and BAD_LIMIT; text_len if it
+ * ended too early. */
 RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, const char *text,
                                                        size_t text_len, size_t *fault_at);
 
-/* ratelimit_limit_format  Writes limit as text that parse reads back to an equal limit: "10/s burst 20", "100/m window",
- * "unlimited"; a bad one is "bad limit". Returns the length without the NUL. If buf_bytes is not above that, buf
- * is set to "" (if there is any room) and nothing else is written: never cut off silently. 80 bytes are always enough. */
+/* ratelimit_limit_format  Writes limit as text that parse reads back to an equal limit: "10/s burst
+ * 20", "100/m window", "unlimited"; a bad one is "bad limit". Returns the length without the NUL.
+ * If buf_bytes is not above that, buf is set to "" (if there is any room) and nothing else is
+ * written: never cut off silently. 80 bytes are always enough. */
 RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *buf,
                                             size_t buf_bytes);
 
-/* ratelimit_ticks_to_ns  ticks of a counter that runs at hz, as ns, rounded down; RATELIMIT_FOREVER if that does not fit in
- * 64 bits or hz is 0. No overflow on the way. */
+/* ratelimit_ticks_to_ns  ticks of a counter that runs at hz, as ns, rounded down; RATELIMIT_FOREVER
+ * if that does not fit in 64 bits or hz is 0. No overflow on the way. */
 RATELIMIT_API uint64_t ratelimit_ticks_to_ns(uint64_t ticks, uint64_t hz);
 
-/* ---- >>bucket ------------------------------------------------------------------------------------------------- */
+/* ---- >>bucket -------------------------------------------------------------------------------- */
 
 typedef enum ratelimit_op {
-    RATELIMIT_TAKE = 0, /* n tokens now or none */
-    RATELIMIT_TAKE_UP_TO, /* as many as there are, at most n: allowed if at least one; result.taken says how many */
-    RATELIMIT_PEEK, /* the answer of TAKE, nothing changed; n of 0 counts as 1 */
-    RATELIMIT_RESERVE, /* n tokens now or later, if the wait is at most max_wait_ns: wait_ns says how long to wait */
-    RATELIMIT_CHARGE, /* n tokens even into debt, n may be above the burst; wait_ns is then until one could be taken */
-    RATELIMIT_REFUND, /* n tokens back, never above the burst */
-    RATELIMIT_BLOCK, /* no token for max_wait_ns (at least 1) from now; never shortens what stands; windows: to a window's end */
-    RATELIMIT_RESET  /* full again, as if never seen */
+    RATELIMIT_TAKE = 0,   /* n tokens now or none */
+    RATELIMIT_TAKE_UP_TO, /* as many as there are, at most n; allowed if at least one, see taken */
+    RATELIMIT_PEEK,       /* the answer of TAKE, nothing changed; n of 0 counts as 1 */
+    RATELIMIT_RESERVE,    /* n tokens now or later, if the wait (wait_ns) is at most max_wait_ns */
+    RATELIMIT_CHARGE,     /* n tokens even into debt; n may be above the burst */
+    RATELIMIT_REFUND,     /* n tokens back, never above the burst */
+    RATELIMIT_BLOCK,      /* no token for max_wait_ns; never shortens; windows: to a window's end */
+    RATELIMIT_RESET       /* full again, as if never seen */
 } ratelimit_op;
 
 typedef struct ratelimit_request {
@@ -319,7 +341,7 @@ typedef struct ratelimit_request {
     const ratelimit_limit *limit;
     uint64_t n;           /* tokens, at least 1 except for peek, block and reset */
     ratelimit_op op;      /* 0 is take */
-    uint64_t max_wait_ns; /* reserve: the longest wait accepted; block: how long */
+    uint64_t max_wait_ns; /* reserve: the longest wait accepted; block: how long, 1 to 2^62 */
 } ratelimit_request;
 
 /* Who gave the answer: the store, or what stands in for it. */
@@ -332,25 +354,23 @@ typedef enum ratelimit_source {
 } ratelimit_source;
 
 typedef struct ratelimit_result {
-    bool allowed; /* the caller may go on; for charge, refund, block, reset: it is done */
-    ratelimit_status
-        status;     /* OK if allowed, else why not (shadow mode and failures: see the limiter) */
-    uint64_t limit; /* tokens: the burst; UINT64_MAX if unlimited; 0 after a BAD_ status */
-    uint64_t remaining; /* tokens that could be taken after this */
-    uint64_t taken;     /* tokens taken (or given back, for refund) by this */
-    uint64_t
-        retry_after_ns; /* until the refused request would pass; RATELIMIT_FOREVER: never; 0 if it was not refused */
-    uint64_t reset_after_ns; /* until the bucket is full; 0 if it is */
-    uint64_t
-        wait_ns; /* reserve: how long to wait before going on; charge, block: until one token could be taken */
+    bool allowed;            /* go on; for charge, refund, block, reset: it is done */
+    ratelimit_status status; /* OK if allowed, else why not (but see the limiter's options) */
+    uint64_t limit;          /* tokens: the burst; UINT64_MAX if unlimited */
+    uint64_t remaining;      /* tokens that could be taken after this */
+    uint64_t taken;          /* tokens taken by this, or given back by refund */
+    uint64_t retry_after_ns; /* until the refused request would pass, or RATELIMIT_FOREVER */
+    uint64_t reset_after_ns; /* until the bucket is full */
+    uint64_t wait_ns; /* reserve: how long to wait; charge, block: until a take of one passes */
     ratelimit_source source;
-} ratelimit_result; /* all fields are set at every return */
+} ratelimit_result; /* all fields are set at every return; 0 where there is nothing to say */
 
-/* ratelimit_bucket  The state of one subject. All zero is a full bucket; copy and compare it freely. */
+/* ratelimit_bucket  The state of one subject. All zero is a full bucket. Copy and compare it
+ * freely. rest: bits 0-23 fraction of a ns, 24-46 code of the interval, 47 bit 64 of full_ns,
+ * 48-63 debt when last seen. */
 typedef struct ratelimit_bucket {
     uint64_t full_ns; /* when it is full again, low 64 bits */
-    uint64_t
-        rest; /* bits 0-23 fraction of a ns, 24-46 code of the interval, 47 bit 64 of full_ns, 48-63 seen */
+    uint64_t rest;
 } ratelimit_bucket;
 
 /* ratelimit_bucket_take  Takes n tokens from *b at now_ns if all n are there, else none.
@@ -360,97 +380,106 @@ typedef struct ratelimit_bucket {
  * now_ns   ns, any origin, see CONCEPTS for clocks that go back
  * out      may be NULL
  *
- * Returns true if n tokens were taken. False: DENIED, NEVER, BAD_COUNT, BAD_LIMIT, BAD_ARGUMENT (b is NULL).
- * Threads: one caller at a time per bucket.   Cost: no division for one token when out is NULL.   Source: GCRA. */
+ * Returns true if n tokens were taken. False: DENIED, NEVER, BAD_COUNT, BAD_LIMIT, BAD_ARGUMENT (b
+ * is NULL).
+ * Threads: one caller at a time per bucket.   Cost: no division for one token when out is NULL.
+ * Source:  GCRA (ITU-T I.371). */
 RATELIMIT_API bool ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit,
                                          uint64_t n, uint64_t now_ns,
                                          ratelimit_result *out_or_null);
 
-/* ratelimit_bucket_decide  Any operation on one bucket: req->op, req->n, req->limit, req->max_wait_ns count, req->key does not.
+/* ratelimit_bucket_decide  Any operation on one bucket: req->op, req->n, req->limit,
+ * req->max_wait_ns count, req->key does not.
  *
- * Returns result.allowed. False besides the above: TIMEOUT (reserve; retry_after_ns is then the wait it would have taken),
- * UNSUPPORTED (reserve or refund on a window; block on an unlimited limit), BAD_ARGUMENT (req is NULL, unknown op, block for 0).
- * Threads, cost: as take. */
+ * Returns result.allowed. False besides the above: TIMEOUT (reserve; retry_after_ns is then the
+ * wait it would have taken), UNSUPPORTED (reserve or refund on a window; block on an unlimited
+ * limit), BAD_ARGUMENT (req is NULL, unknown op, block for 0). Threads, cost: as take. */
 RATELIMIT_API bool ratelimit_bucket_decide(ratelimit_bucket *b, const ratelimit_request *req,
                                            uint64_t now_ns, ratelimit_result *out_or_null);
 
-/* ratelimit_bucket_take_shared, ratelimit_bucket_decide_shared  The same, safe between threads, and between processes if *b lies in
- * shared memory. A bucket used by them must only be used by them. Needs lock-free 64-bit atomics (any 64-bit chip, i686,
- * ARMv7-A); where there are none, and with RATELIMIT_NO_THREADS, they are the plain calls: use a table with
- * RATELIMIT_LOCK there instead. A refusal writes nothing. */
+/* ratelimit_bucket_take_shared, ratelimit_bucket_decide_shared  The same, safe between threads, and
+ * between processes if *b lies in shared memory. A bucket used by them must only be used by them.
+ * Needs lock-free 64-bit atomics (any 64-bit chip, i686, ARMv7-A); where there are none, and with
+ * RATELIMIT_NO_THREADS, they are the plain calls: use a table with RATELIMIT_LOCK there instead. A
+ * refusal writes nothing. */
 RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratelimit_limit *limit,
                                                 uint64_t n, uint64_t now_ns,
                                                 ratelimit_result *out_or_null);
 RATELIMIT_API bool ratelimit_bucket_decide_shared(ratelimit_bucket *b, const ratelimit_request *req,
                                                   uint64_t now_ns, ratelimit_result *out_or_null);
 
-/* ---- >>table -------------------------------------------------------------------------------------------------- */
+/* ---- >>table --------------------------------------------------------------------------------- */
 
-/* ratelimit_table  Buckets by key, in memory of yours: a 128-byte head, then lines of 64 bytes with three buckets each.
- * Keys are not stored, only a 32-bit tag of each: in a table with n live keys a new key is mistaken for another with
- * a chance of at most 24 in 2^32, whatever n is, and nobody can choose it who does not know the seed (SipHash-1-3). */
+/* ratelimit_table  Buckets by key, in memory of yours: a 128-byte head, then lines of 64 bytes with
+ * three buckets each. Keys are not stored, only a 32-bit tag of each: in a table with n live keys a
+ * new key is mistaken for another with a chance of at most 24 in 2^32, whatever n is, and nobody
+ * can choose it who does not know the seed (SipHash-1-3). */
 typedef struct ratelimit_table ratelimit_table;
 
-/* What happens to a new key when all the places it may use are taken by keys in debt. */
+/* What happens to a new key when all the places it may use are taken by keys in debt. INHERIT: the
+ * newcomer takes over the key with the least debt, debt and all, so that nobody ever gets more than
+ * their limit, however many keys there are (unless refunds or changed limits lower a debt). */
 typedef enum ratelimit_full {
-    RATELIMIT_EVICT =
-        0, /* forget the one with the least debt (ties: seen longest ago); counted as evicted */
-    RATELIMIT_EVICT_LAST_SEEN, /* forget the one seen longest ago; counted as evicted */
-    RATELIMIT_INHERIT, /* the newcomer takes over the one with the least debt, debt and all: nobody ever gets more than
-                                  their limit, however many keys there are, unless refunds or changed limits lower a debt */
+    RATELIMIT_EVICT = 0,       /* forget the one with the least debt (ties: seen longest ago) */
+    RATELIMIT_EVICT_LAST_SEEN, /* forget the one seen longest ago */
+    RATELIMIT_INHERIT,
     RATELIMIT_REFUSE /* the newcomer is FULL */
 } ratelimit_full;
 
 typedef struct ratelimit_table_options {
-    uint64_t seed
-        [2]; /* 16 random secret bytes; both 0: made from addresses and the clock, no match for an attacker */
+    uint64_t seed[2];         /* 16 random secret bytes; both 0: made from addresses and the clock,
+                                 which an attacker may guess */
     ratelimit_full when_full; /* default RATELIMIT_EVICT */
-    uint64_t
-        step_ns; /* a clock set back by more than this is forgiven, see CONCEPTS; 0: RATELIMIT_STEP_NS; FOREVER: never */
+    uint64_t step_ns;         /* a clock set back by more is forgiven, see CONCEPTS;
+                                 0: RATELIMIT_STEP_NS; RATELIMIT_FOREVER: never */
 } ratelimit_table_options;
 
 typedef struct ratelimit_table_counts {
     uint64_t capacity; /* keys it can hold */
     uint64_t keys;     /* live: in debt, or with something in flight */
     uint64_t in_debt;  /* of them, keys with tokens spent */
-    uint64_t
-        evicted; /* keys forgotten while in debt, since init: by a newcomer or by sweep's idle time */
-    uint64_t
-        refused; /* newcomers refused for want of room, since init (RATELIMIT_REFUSE, and acquire) */
-    uint64_t bytes; /* memory the table uses */
+    uint64_t evicted;  /* since init: forgotten in debt, for a newcomer or by sweep's idle time */
+    uint64_t refused;  /* since init: newcomers for whom there was no room */
+    uint64_t bytes;    /* memory the table uses */
 } ratelimit_table_counts;
 
-/* RATELIMIT_TABLE_BYTES, ratelimit_table_bytes  The memory for max_keys keys in debt at once, such that fewer than one in 1,000
- * of them is forced out: twice as many places, 43 bytes a key. The macro is for static memory. The function returns 0
- * if max_keys is 0 or too many for size_t or for the table (2^32 blocks). Both agree. 63 bytes of it are for alignment. */
+/* RATELIMIT_TABLE_BYTES, ratelimit_table_bytes  The memory for max_keys keys in debt at once, such
+ * that fewer than one in 1,000 of them is forced out: twice as many places, 43 bytes a key. The
+ * macro is for static memory. The function returns 0 if max_keys is 0 or too many for size_t or for
+ * the table (2^32 blocks). Both agree. 63 bytes of it are for alignment. */
 #  define RATELIMIT_TABLE_BYTES(max_keys)                                                          \
     (RATELIMIT_PRIV_CAST(size_t, RATELIMIT_PRIV_HEAD_BYTES) + 63u +                                \
      RATELIMIT_PRIV_LINES(RATELIMIT_PRIV_CAST(size_t, max_keys)) * 64u)
 RATELIMIT_API size_t ratelimit_table_bytes(size_t max_keys);
 
-/* ratelimit_table_init  Makes an empty table in memory, which may have any alignment and any content.
+/* ratelimit_table_init  Makes an empty table in memory, which may have any alignment and any
+ * content.
  *
  * bytes    the table uses as many whole lines as fit
  * options  NULL: all defaults
  *
- * Returns RATELIMIT_OK and *out; NO_MEMORY if not even one line fits; BAD_ARGUMENT for NULL or an unknown policy. */
+ * Returns RATELIMIT_OK and *out; NO_MEMORY if not even one line fits; BAD_ARGUMENT for NULL or an
+ * unknown policy. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status
 ratelimit_table_init(ratelimit_table **out, void *memory, size_t bytes,
                      const ratelimit_table_options *options_or_null);
 
-/* ratelimit_table_attach  Uses a table that is already in memory: made by another process in shared memory, or by an earlier run in
- * a mapped file. memory must have the alignment (modulo 64) that it had for init; any page-aligned mapping does.
+/* ratelimit_table_attach  Uses a table that is already in memory: made by another process in shared
+ * memory, or by an earlier run in a mapped file. memory must have the alignment (modulo 64) that it
+ * had for init; any page-aligned mapping does.
  *
- * Returns RATELIMIT_OK and *out; BAD_ARGUMENT if there is no table, or of another version or byte order, or its head is damaged;
- * NO_MEMORY if the table is larger than bytes. The bits of its buckets are not checked: no value of them can do harm.
- * Times must go on from the same clock; after a restart of the machine that means a wall clock. */
+ * Returns RATELIMIT_OK and *out; BAD_ARGUMENT if there is no table, or of another version or byte
+ * order, or its head is damaged; NO_MEMORY if the table is larger than bytes. The bits of its
+ * buckets are not checked: no value of them can do harm. Times must go on from the same clock;
+ * after a restart of the machine that means a wall clock. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_table_attach(ratelimit_table **out,
                                                                               void *memory,
                                                                               size_t bytes);
 
-/* ratelimit_table_take  Takes n tokens of key at now_ns, or none. Arguments and results as ratelimit_bucket_take; besides,
- * BAD_KEY (NULL or empty) and FULL. Threads: any, also in several processes. Cost: one cache line if the key is in its
- * home line, at most eight neighbouring ones. */
+/* ratelimit_table_take  Takes n tokens of key at now_ns, or none. Arguments and results as
+ * ratelimit_bucket_take; besides, BAD_KEY (NULL or empty) and FULL. Threads: any, also in several
+ * processes. Cost: one cache line if the key is in its home line, at most eight neighbouring ones.
+ * */
 RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, size_t key_len,
                                         const ratelimit_limit *limit, uint64_t n, uint64_t now_ns,
                                         ratelimit_result *out_or_null);
@@ -464,84 +493,92 @@ typedef enum ratelimit_mode {
 /* ratelimit_table_decide  Decides count requests at now_ns into res[0..count-1].
  *
  * EACH: memory is fetched ahead, so a batch of 32 cold keys costs little more than a few of them.
- * ALL: if any request is refused none is carried out. Then allowed is false in every result; status says which
- * refused, with their own retry_after_ns; those that would have passed have status OK, taken 0 and the longest
- * retry_after_ns of the batch. The operations may differ. More than RATELIMIT_MAX_ALL: BAD_ARGUMENT in every result.
- * Threads: any. */
+ * ALL: if any request is refused none is carried out. Then allowed is false in every result; status
+ * says which refused, with their own retry_after_ns; those that would have passed have status OK,
+ * taken 0 and the longest retry_after_ns of the batch. The operations may differ. More than
+ * RATELIMIT_MAX_ALL: BAD_ARGUMENT in every result. Threads: any. */
 RATELIMIT_API void ratelimit_table_decide(ratelimit_table *t, const ratelimit_request *req,
                                           ratelimit_result *res, size_t count, ratelimit_mode mode,
                                           uint64_t now_ns);
 
-/* ratelimit_table_sweep  Drops keys that are full again, which loses nothing (their places are reused anyway; sweeping
- * only makes them countable). idle_ns above 0 also drops keys in debt that nobody has asked for in longer than that: this
- * loses their debt and is counted as evicted. A refusal counts as asking, to the second. Returns how many were dropped. */
+/* ratelimit_table_sweep  Drops keys that are full again, which loses nothing (their places are
+ * reused anyway; sweeping only makes them countable). idle_ns above 0 also drops keys in debt that
+ * nobody has asked for in longer than that: this loses their debt and is counted as evicted. A
+ * refusal counts as asking, to the second. Returns how many were dropped. */
 RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, uint64_t idle_ns);
 
-/* ratelimit_table_stats  Counts at now_ns, by reading every line. Threads: any; the numbers are each right at some moment. */
+/* ratelimit_table_stats  Counts at now_ns, by reading every line. Threads: any; each number is
+ * right at some moment. */
 RATELIMIT_API void ratelimit_table_stats(const ratelimit_table *t, uint64_t now_ns,
                                          ratelimit_table_counts *out);
 
-/* ratelimit_table_acquire  One more in flight for key, if fewer than most are: at most most requests at once per key.
+/* ratelimit_table_acquire  One more in flight for key, if fewer than `most` are.
  *
  * most     1 to 2^24 - 1
- * ttl_ns   1 to 2^62: if nothing is acquired for key in that long, all its holders count as gone, so that a
- *          holder that crashed can't keep its place for good
+ * ttl_ns   1 to 2^62: if nothing is acquired for key in that long, all its holders count as gone,
+ *          so that holders that crashed can't keep their places for good
  *
- * Returns true if acquired: call release once. False: enough in flight, no room (every place it may use is taken: refused for
- * room is counted, whatever the policy nobody in flight is forgotten for a newcomer in flight), or bad arguments.
- * A key in flight is not the same as the same key with a limit. Threads: any. */
+ * Returns true if acquired: call release once. False: enough are in flight, or no room (counted in
+ * refused; keys in flight are never forgotten before their time, keys in debt only under the two
+ * EVICT policies), or bad arguments. A key in flight is apart from the same key with a limit.
+ * Threads: any. */
 RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, size_t key_len,
                                            uint32_t most, uint64_t ttl_ns, uint64_t now_ns);
 
-/* ratelimit_table_release  Ends one acquire. RATELIMIT_OK; RATELIMIT_LOST if nothing was in flight (released twice, its time was
- * over, or evicted); BAD_KEY, BAD_ARGUMENT. */
+/* ratelimit_table_release  Ends one acquire. RATELIMIT_OK; RATELIMIT_LOST if nothing was in flight
+ * (released twice, its time was over, or evicted); BAD_KEY, BAD_ARGUMENT. */
 RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const void *key,
                                                        size_t key_len, uint64_t now_ns);
 
-/* ---- >>store -------------------------------------------------------------------------------------------------- */
+/* ---- >>store --------------------------------------------------------------------------------- */
 
 /* ratelimit_clock  A clock: ns since any origin. */
 typedef uint64_t (*ratelimit_clock)(void *self);
 
 #  if !defined(RATELIMIT_NO_CLOCK)
-/* ratelimit_clock_ns  The platform's steady clock, which also counts while the machine sleeps: CLOCK_BOOTTIME on Linux, else
- * CLOCK_MONOTONIC; the performance counter on Windows. Not comparable between machines, starts again at boot. */
+/* ratelimit_clock_ns  The platform's steady clock, which also counts while the machine sleeps:
+ * CLOCK_BOOTTIME on Linux, else CLOCK_MONOTONIC; the performance counter on Windows. Not comparable
+ * between machines, starts again at boot. */
 RATELIMIT_API uint64_t ratelimit_clock_ns(void);
 #  endif
 
-/* ratelimit_store  Who decides. decide fills all of res[0..count-1] for req[0..count-1]; a store that can't do RATELIMIT_ALL answers
- * UNSUPPORTED; one that is out of reach STORE_FAILED. It never blocks for ever. */
+/* ratelimit_store  Who decides. decide fills all of res[0..count-1] for req[0..count-1]; a store
+ * that can't do RATELIMIT_ALL answers UNSUPPORTED; one that is out of reach STORE_FAILED. It never
+ * blocks for ever. */
 typedef struct ratelimit_store {
     void *self;
     void (*decide)(void *self, const ratelimit_request *req, ratelimit_result *res, size_t count,
                    ratelimit_mode mode);
     void (*close)(void *self); /* may be NULL */
-    ratelimit_clock
-        clock; /* the store's own clock, if it has one: the limiter measures waits with it; may be NULL */
+    ratelimit_clock clock; /* may be NULL; the store's own: the limiter measures waits with it */
     void *clock_self;
-    /* May be NULL. If not, the limiter calls it instead of decide, with the clock above, to be read by the store. */
+    /* May be NULL. Else the limiter calls it instead of decide, passing the clock above. */
     void (*decide_at)(void *self, const ratelimit_request *req, ratelimit_result *res, size_t count,
                       ratelimit_mode mode, ratelimit_clock clock, void *clock_self);
 } ratelimit_store;
 
-/* ratelimit_table_store  A table as a store. clock NULL: ratelimit_clock_ns (STORE_FAILED at every call if compiled out). A
- * clock of your own stands in the store; the last one is also noted in the table's head, for callers of store.decide, who
- * therefore must not use different clocks on one table (STORE_FAILED if another program's is found there). There is no close:
- * the memory is yours. */
+/* ratelimit_table_store  A table as a store. clock NULL: ratelimit_clock_ns (STORE_FAILED at every
+ * call if compiled out). A clock of your own stands in the store; the last one is also noted in the
+ * table's head, for callers of store.decide, who therefore must not use different clocks on one
+ * table (STORE_FAILED if another program's is found there). There is no close: the memory is yours.
+ * */
 RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
                                                     ratelimit_clock clock_or_null,
                                                     void *clock_self);
 
-/* RATELIMIT_RECORD_BYTES  What the compare-and-swap store keeps per key: little-endian, the same on every machine.
- * Bytes 0-7 when the key is full again (ns), 8-15 as ratelimit_bucket.rest, 16-19 "RL1" and a NUL, 20-23 number of writes. */
+/* RATELIMIT_RECORD_BYTES  What the compare-and-swap store keeps per key: little-endian, the same on
+ * every machine. Bytes 0-7 when the key is full again (ns), 8-15 as ratelimit_bucket.rest, 16-19
+ * "RL1" and a NUL, 20-23 number of writes. */
 #  define RATELIMIT_RECORD_BYTES 24
 
-/* ratelimit_cas  A database with a conditional update, as a store: SQL (UPDATE ... WHERE record = old), memcached (gets, cas), etcd
- * (txn), DynamoDB or Tablestore (conditional update). The arithmetic runs here. Fill in, then ratelimit_cas_store.
+/* ratelimit_cas  A database with a conditional update, as a store: SQL (UPDATE ... WHERE record =
+ * old), memcached (gets, cas), etcd (txn), DynamoDB or Tablestore (conditional update). The
+ * arithmetic runs here. Fill in, then ratelimit_cas_store.
  *
  * load   1: found, all 24 bytes written to record; 0: no such key; below 0: failed
- * swap   puts record if the key still holds exactly old (NULL: if there is still no such key). 1: done; 0: it changed, try again;
- *        below 0: failed. After ttl_ns the record may be deleted: it then says no more than none. ttl_ns 0: delete it.
+ * swap   puts record if the key still holds exactly old (NULL: if there is still no such key).
+ *        1: done; 0: it changed, try again; below 0: failed. After ttl_ns the record may be
+ *        deleted: it then says no more than none. ttl_ns 0: delete it.
  * clock  must be common to all who share the database, so usually a wall clock or the database's
  */
 typedef struct ratelimit_cas {
@@ -555,11 +592,12 @@ typedef struct ratelimit_cas {
     uint64_t step_ns; /* as ratelimit_table_options.step_ns */
 } ratelimit_cas;
 
-/* ratelimit_cas_store  cas must stay where it is while the store is in use. ALL is UNSUPPORTED for more than one request. A record
- * that is no record of ours is STORE_FAILED and left alone. Threads: as load and swap. A refusal does not swap. */
+/* ratelimit_cas_store  cas must stay where it is while the store is in use. ALL is UNSUPPORTED for
+ * more than one request. A record that is no record of ours is STORE_FAILED and left alone.
+ * Threads: as load and swap. A refusal does not swap. */
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas);
 
-/* ---- >>limiter ------------------------------------------------------------------------------------------------ */
+/* ---- >>limiter ------------------------------------------------------------------------------- */
 
 /* Who decides when the store failed. */
 typedef enum ratelimit_failure {
@@ -576,39 +614,36 @@ typedef struct ratelimit_counts {
     uint64_t bad;            /* of refused: BAD_ statuses, a caller's mistakes */
 } ratelimit_counts;
 
-/* ratelimit_limiter  A store with a failure policy, waiting, counters and a hook. Zero it, set the options you want,
- * then ratelimit_init. It must stay where it is while in use. */
+/* ratelimit_limiter  A store with a failure policy, waiting, counters and a hook. Zero it, set the
+ * options you want, then ratelimit_init. It must stay where it is while in use. */
 typedef struct ratelimit_limiter {
-    ratelimit_store store;        /* set by ratelimit_init */
-    ratelimit_failure on_failure; /* option; result.status stays STORE_FAILED whoever decides */
-    ratelimit_store
-        fallback; /* option, needed by RATELIMIT_FAIL_LOCAL: any store, usually a table */
-    bool
-        shadow; /* option: decide, count and report (result.status), but allow every take, peek and reserve */
-    void (*hook)(void *self, const ratelimit_request *req,
-                 const ratelimit_result *res); /* option: called with each decision */
-    void *hook_self;
-    bool (*sleep)(
-        void *self,
-        uint64_t
-            ns); /* option: sleeps for ns, false if the wait shall be cancelled; NULL: the platform's */
-    void *sleep_self;
-    ratelimit_clock clock; /* option: measures waits; NULL: the store's, else ratelimit_clock_ns */
+    /* Options: all may stay zero. */
+    ratelimit_failure
+        on_failure;           /* who decides if the store fails; the status stays STORE_FAILED */
+    ratelimit_store fallback; /* needed by RATELIMIT_FAIL_LOCAL: any store, usually a table */
+    bool shadow; /* decide, count and report (status), but allow all that was refused */
+    void (*hook)(void *self, const ratelimit_request *req, const ratelimit_result *res);
+    void *hook_self; /* hook is called with each decision */
+    bool (*sleep)(void *self, uint64_t ns);
+    void *sleep_self;      /* sleep sleeps; false: cancel the wait; NULL: the platform's */
+    ratelimit_clock clock; /* measures waits; NULL: the store's, else ratelimit_clock_ns */
     void *clock_self;
-    uint64_t
-        poll_max_ns; /* option: the longest pause between two polls of a store that can't reserve; 0: 1 s */
-    ratelimit_counts counts; /* read with ratelimit_limiter_counts */
-    uint32_t canceled;       /* set by ratelimit_cancel */
-    uint32_t jitter;         /* state of the jitter's generator */
+    uint64_t poll_max_ns; /* longest pause between polls of a store that can't reserve; 0: 1 s */
+    /* The rest is the limiter's own. */
+    ratelimit_store store;
+    ratelimit_counts counts;
+    uint32_t canceled, jitter;
 } ratelimit_limiter;
 
-/* ratelimit_init  Makes *l ready to decide through store. Options set before stay. Returns RATELIMIT_OK; BAD_ARGUMENT if l or
- * store.decide is NULL, or on_failure is unknown or RATELIMIT_FAIL_LOCAL without a fallback. */
+/* ratelimit_init  Makes *l ready to decide through store. Options set before stay. Returns
+ * RATELIMIT_OK; BAD_ARGUMENT if l or store.decide is NULL, or on_failure is unknown or
+ * RATELIMIT_FAIL_LOCAL without a fallback. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_init(ratelimit_limiter *l,
                                                                       ratelimit_store store);
 
-/* ratelimit_allow, ratelimit_allow_n  May key (a NUL-terminated text) go on? Takes 1 or n tokens now or none. False for any error
- * but a failed store, which the policy decides. Threads: any, as for all calls below but init and close. */
+/* ratelimit_allow, ratelimit_allow_n  May key (a NUL-terminated text) go on? Takes 1 or n tokens
+ * now or none. False for any error but a failed store, which the policy decides. Threads: any, as for
+ * all calls below but init and close. */
 RATELIMIT_API bool ratelimit_allow(ratelimit_limiter *l, const char *key,
                                    const ratelimit_limit *limit);
 RATELIMIT_API bool ratelimit_allow_n(ratelimit_limiter *l, const char *key,
@@ -618,35 +653,39 @@ RATELIMIT_API bool ratelimit_allow_n(ratelimit_limiter *l, const char *key,
 RATELIMIT_API bool ratelimit_take(ratelimit_limiter *l, const ratelimit_request *req,
                                   ratelimit_result *out_or_null);
 
-/* ratelimit_take_each, ratelimit_take_all  count requests, each on its own or all or none (ratelimit_table_decide says what the results
- * hold). True if all were allowed. res must not be NULL. count 0: true for each and all alike. */
+/* ratelimit_take_each, ratelimit_take_all  count requests, each on its own or all or none
+ * (ratelimit_table_decide says what the results hold). True if all were allowed. res must not be
+ * NULL. count 0: true for each and all alike. */
 RATELIMIT_API bool ratelimit_take_each(ratelimit_limiter *l, const ratelimit_request *req,
                                        ratelimit_result *res, size_t count);
 RATELIMIT_API bool ratelimit_take_all(ratelimit_limiter *l, const ratelimit_request *req,
                                       ratelimit_result *res, size_t count);
 
-/* ratelimit_wait  Takes req->n tokens, sleeping until they are there, at most max_wait_ns (RATELIMIT_FOREVER: as long as it takes).
+/* ratelimit_wait  Takes req->n tokens, sleeping until they are there, at most max_wait_ns
+ * (RATELIMIT_FOREVER: as long as it takes).
  *
  * req      op must be TAKE or RESERVE; its max_wait_ns is not used
  *
- * Reserves where the store can: first come, first served, one wake-up, and TIMEOUT at once without taking anything if it
- * would take too long. Else polls at retry_after with jitter. True: the tokens are taken and their time has come;
- * wait_ns is how long was slept. False: TIMEOUT, CANCELED (what was reserved is given back), NEVER, FULL, a BAD_ status,
- * STORE_FAILED under a closed policy. UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). */
+ * Reserves where the store can: first come, first served, one wake-up, and TIMEOUT at once without
+ * taking anything if it would take too long. Else polls at retry_after with jitter. True: the
+ * tokens are taken and their time has come; wait_ns is how long was slept. False: TIMEOUT, CANCELED
+ * (what was reserved is given back), NEVER, FULL, a BAD_ status, STORE_FAILED under a closed
+ * policy. UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). */
 RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request *req,
                                   uint64_t max_wait_ns, ratelimit_result *out_or_null);
 
-/* ratelimit_cancel  All waits of l, now and from now on, end with CANCELED, within 50 ms where the platform's sleep is used. For
- * shutting down. Threads: any. */
+/* ratelimit_cancel  All waits of l, now and from now on, end with CANCELED, within 50 ms where the
+ * platform's sleep is used. For shutting down. Threads: any. */
 RATELIMIT_API void ratelimit_cancel(ratelimit_limiter *l);
 
 /* ratelimit_limiter_counts  A copy of the counters, each read whole. Threads: any. */
 RATELIMIT_API void ratelimit_limiter_counts(const ratelimit_limiter *l, ratelimit_counts *out);
 
-/* ratelimit_close  Closes the store and the fallback. No call may be under way; later ones are BAD_ARGUMENT. Twice is once. */
+/* ratelimit_close  Closes the store and the fallback. No call may be under way; later ones are
+ * BAD_ARGUMENT. Twice is once. */
 RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
 
-/* ---- private: what the macros above need; not for use ---------------------------------------------------------- */
+/* ---- private: what the macros above need; not for use ---------------------------------------- */
 
 enum {
     RATELIMIT_PRIV_BUCKET = 1,
@@ -664,10 +703,10 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_LINES(keys)                                                               \
     RATELIMIT_PRIV_EVEN(RATELIMIT_PRIV_WANT(keys), RATELIMIT_PRIV_BLOCKS(RATELIMIT_PRIV_WANT(keys)))
 
-/* The fields of a limit as constant expressions of t tokens per p ns. d, the parts of a ns, is t itself: reducing the
- * fraction takes a loop, and nothing depends on it. Where t is too large for that the limit stays RAW and is made anew,
- * properly, at each call. */
-#  define RATELIMIT_PRIV_MAX        UINT64_C(0x4000000000000000) /* 2^62: the longest window and period */
+/* The fields of a limit as constant expressions of t tokens per p ns. d, the parts of a ns, is t
+ * itself: reducing the fraction takes a loop, and nothing depends on it. Where t is too large for
+ * that the limit stays RAW and is made anew, properly, at each call. */
+#  define RATELIMIT_PRIV_MAX        UINT64_C(0x4000000000000000) /* 2^62: the longest window */
 #  define RATELIMIT_PRIV_PARTS      UINT64_C(0x1000000)          /* 2^24: the most parts of a ns */
 #  define RATELIMIT_PRIV_NZ(x)      ((x) ? (x) : 1)
 #  define RATELIMIT_PRIV_Q(t, p)    ((p) / RATELIMIT_PRIV_NZ(t))
@@ -686,7 +725,8 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
     ((t) > RATELIMIT_PRIV_PARTS && (p) % RATELIMIT_PRIV_NZ(t) ? RATELIMIT_PRIV_RAW + (kind)        \
      : RATELIMIT_PRIV_GOOD(t, p, b)                           ? (kind)                             \
                                                               : 0)
-/* The interval as a floating number: in 2^-40 ns if it is below 2^24 ns, else in ns; e its exponent, 15 bits of mantissa. */
+/* The interval as a floating number: in 2^-40 ns if it is below 2^24 ns, else in ns; e its
+ * exponent, 15 bits of mantissa. */
 #  define RATELIMIT_PRIV_SMALL(t, p) (RATELIMIT_PRIV_Q(t, p) < RATELIMIT_PRIV_PARTS)
 #  define RATELIMIT_PRIV_X(t, p)                                                                   \
     (RATELIMIT_PRIV_SMALL(t, p) ? (RATELIMIT_PRIV_Q(t, p) << 40) +                                 \
@@ -731,7 +771,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #if defined(RATELIMIT_IMPLEMENTATION) && !defined(RATELIMIT_IMPLEMENTATION_INCLUDED)
 #  define RATELIMIT_IMPLEMENTATION_INCLUDED
 
-/* ---- >>implementation: what the platform gives ------------------------------------------------------------------ */
+/* ---- >>implementation: what the platform gives ----------------------------------------------- */
 
 #  include <string.h> /* memcpy, memset, memcmp */
 
@@ -774,7 +814,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #    define RATELIMIT_PRIV_ATOMIC 0 /* no compare-and-swap on this chip */
 #  else
 #    error                                                                                         \
-        "No atomics known for this compiler: define RATELIMIT_NO_THREADS, or RATELIMIT_LOCK and RATELIMIT_UNLOCK."
+        "No atomics known here: define RATELIMIT_NO_THREADS, or RATELIMIT_LOCK and _UNLOCK."
 #  endif
 #  if RATELIMIT_PRIV_ATOMIC && (defined(_WIN64) || (defined(__GCC_ATOMIC_LLONG_LOCK_FREE) &&       \
                                                     __GCC_ATOMIC_LLONG_LOCK_FREE == 2))
@@ -830,7 +870,8 @@ static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
 }
 #  endif
 
-/* Where 64 bits can't be read at once, halves are: the line's lock tells whether they belong together. */
+/* Where 64 bits can't be read at once, halves are: the line's lock tells whether they belong
+ * together. */
 static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
 {
 #  if RATELIMIT_PRIV_ATOMIC64 && defined(__GNUC__)
@@ -924,7 +965,8 @@ static void ratelimit_priv_sleep(uint64_t ns)
 #      if defined(CLOCK_MONOTONIC)
 typedef struct timespec ratelimit_priv_timespec;
 #      else
-/* A strict -std=c99 hides these from <time.h> if anything was included before us without _POSIX_C_SOURCE. */
+/* A strict -std=c99 hides these from <time.h> if anything was included before us without
+ * _POSIX_C_SOURCE. */
 typedef struct ratelimit_priv_timespec {
     long tv_sec, tv_nsec;
 } ratelimit_priv_timespec;
@@ -955,15 +997,17 @@ static void ratelimit_priv_sleep(uint64_t ns)
 #    endif
 #  endif
 
-/* ---- >>implementation: locks ------------------------------------------------------------------------------------
+/* ---- >>implementation: locks --------------------------------------------------------------------
 
-   A lock is a 32-bit word, odd while held, that grows by one at each step. So a reader sees whether anything changed while
-   it looked (same even word before and after), and a writer who has computed its answer that way takes the lock with
-   the very compare-and-swap that proves the answer still stands. What is left to do under the lock is to store it.
+   A lock is a 32-bit word, odd while held, that grows by one at each step. So a reader sees whether
+   anything changed while it looked (same even word before and after), and a writer who has computed
+   its answer that way takes the lock with the very compare-and-swap that proves the answer still
+   stands. What is left to do under the lock is to store it.
 
-   A waiter sleeps in steps of a millisecond. If the word stands still for RATELIMIT_TAKEOVER_MS such steps its holder is
-   dead: a compare-and-swap to the next odd word takes it over. Stores under a lock are ordered so that stopping after any of
-   them leaves a sound line. Steps, not time, are counted: a machine that was suspended does not look dead. */
+   A waiter sleeps in steps of a millisecond. If the word stands still for RATELIMIT_TAKEOVER_MS
+   such steps its holder is dead: a compare-and-swap to the next odd word takes it over. Stores
+   under a lock are ordered so that stopping after any of them leaves a sound line. Steps, not time,
+   are counted: a machine that was suspended does not look dead. */
 
 static inline void ratelimit_priv_relax(void)
 {
@@ -975,7 +1019,8 @@ static inline void ratelimit_priv_relax(void)
 }
 
 #  if RATELIMIT_PRIV_ATOMIC
-/* One turn of waiting; true when the holder counts as dead. *turns starts at 0 for each value of the lock. */
+/* One turn of waiting; true when the holder counts as dead. *turns starts at 0 for each value of
+ * the lock. */
 static bool ratelimit_priv_wait_turn(uint32_t *turns)
 {
     uint32_t turn = (*turns)++;
@@ -1023,7 +1068,7 @@ static inline void ratelimit_priv_unlock(uint32_t *lock)
 #    define ratelimit_priv_unlock(lock) ((void)(lock))
 #  endif
 
-/* ---- >>implementation: limits ----------------------------------------------------------------------------------- */
+/* ---- >>implementation: limits ---------------------------------------------------------------- */
 
 RATELIMIT_API const char *ratelimit_status_text(ratelimit_status status)
 {
@@ -1090,7 +1135,8 @@ static uint64_t ratelimit_priv_fraction(uint64_t r, uint64_t d, int bits, bool *
     return f;
 }
 
-/* The interval as whole ns and a fraction of at most 24 bits below the line; false if that is off by over 1 in a million. */
+/* The interval as whole ns and a fraction of at most 24 bits below the line; false if that is off
+ * by over 1 in a million. */
 static bool ratelimit_priv_interval(ratelimit_limit *l)
 {
     uint64_t a = l->tokens, b = l->per_ns, r, d;
@@ -1169,7 +1215,8 @@ RATELIMIT_API ratelimit_limit ratelimit_window_make(uint64_t tokens, uint64_t pe
     return ratelimit_priv_make(RATELIMIT_PRIV_WINDOW, tokens, per_ns, tokens);
 }
 
-/* A limit ready for use: itself, or one that the macro could not finish, made into *made. NULL if it is bad. */
+/* A limit ready for use: itself, or one that the macro could not finish, made into *made. NULL if
+ * it is bad. */
 static const ratelimit_limit *ratelimit_priv_ready(const ratelimit_limit *l, ratelimit_limit *made)
 {
     if (!l)
@@ -1193,7 +1240,7 @@ RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limi
         return RATELIMIT_OK;
     again =
         ratelimit_priv_make(ratelimit_priv_kind(limit), limit->tokens, limit->per_ns, limit->burst);
-    /* The macro does not reduce its fraction, so compare values: a/b == c/d as a*d == c*b, all below 2^48. */
+    /* The macro does not reduce its fraction: compare a/b and c/d as a*d and c*b, below 2^48. */
     return again.code == limit->code && again.interval_ns == limit->interval_ns &&
                    again.window_ns == limit->window_ns && limit->parts <= RATELIMIT_PRIV_PARTS &&
                    (uint64_t)limit->interval_part * again.parts ==
@@ -1228,7 +1275,8 @@ static bool ratelimit_priv_blanks(ratelimit_priv_text *t)
     return t->at != from;
 }
 
-/* Adds digits to *value; *places counts them unless NULL. SYNTAX without any, BAD_LIMIT past 64 bits (all are read). */
+/* Adds digits to *value; *places counts them unless NULL. SYNTAX without any, BAD_LIMIT past 64
+ * bits (all are read). */
 static ratelimit_status ratelimit_priv_digits(ratelimit_priv_text *t, uint64_t *value,
                                               unsigned *places)
 {
@@ -1344,7 +1392,7 @@ static ratelimit_status ratelimit_priv_rate(ratelimit_priv_text *t, uint64_t *to
         return RATELIMIT_BAD_LIMIT;
     }
     *per *= unit;
-    /* 10^places cancels against the period where it can, so that 0.5/m is 1 per 2 minutes, not 5 per 10. */
+    /* 10^places cancels where it can: 0.5/m is 1 per 2 minutes, not 5 per 10. */
     while (places && per_places) {
         places--;
         per_places--;
@@ -1539,15 +1587,17 @@ RATELIMIT_API uint64_t ratelimit_ticks_to_ns(uint64_t ticks, uint64_t hz)
     return seconds > UINT64_MAX - ns ? RATELIMIT_FOREVER : seconds + ns;
 }
 
-/* ---- >>implementation: arithmetic --------------------------------------------------------------------------------
+/* ---- >>implementation: arithmetic ---------------------------------------------------------------
 
-   A state is when the bucket will be full: 65 bits of ns and a fraction F of 24 bits, F = ceil(f x 2^24 / d) for the exact f/d.
-   As d is at most 2^24, f = floor(F x d / 2^24) gives f back. So f/d is exact, and F means the same whatever d is,
-   which a limit made by the macro (not reduced) and one made by a function need. Everything is reckoned as a span ahead of
-   now; a fixed window adds the time to its end.
+   A state is when the bucket will be full: 65 bits of ns and a fraction F of 24 bits, F = ceil(f x
+   2^24 / d) for the exact f/d. As d is at most 2^24, f = floor(F x d / 2^24) gives f back. So f/d
+   is exact, and F means the same whatever d is, which a limit made by the macro (not reduced) and
+   one made by a function need. Everything is reckoned as a span ahead of now; a fixed window adds
+   the time to its end.
 
-   "seen" is the debt when the bucket was last seen, as 16 bits: below 1024 itself, else 6 bits of exponent and 10 of mantissa,
-   rounded up. full - seen is when that was, to 1/1000 of the debt, however long ago. */
+   "seen" is the debt when the bucket was last seen, as 16 bits: below 1024 itself, else 6 bits of
+   exponent and 10 of mantissa, rounded up. full - seen is when that was, to 1/1000 of the debt,
+   however long ago. */
 
 typedef struct ratelimit_priv_span {
     uint64_t ns;
@@ -1671,7 +1721,8 @@ static bool ratelimit_priv_cost(const ratelimit_limit *l, uint64_t n, ratelimit_
     return true;
 }
 
-/* How many whole tokens fit in span, which is at most the window: floor((ns d + part) / (interval d)). */
+/* How many whole tokens fit in span, which is at most the window: floor((ns d + part) / (interval
+ * d)). */
 static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_span span)
 {
     uint64_t d = l->parts, whole = l->interval_ns * d + l->interval_part, rest, count;
@@ -1680,7 +1731,7 @@ static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_sp
         return span.ns / whole;
     if (span.ns < UINT64_C(1) << 39)
         return (span.ns * d + span.part) / whole;
-    /* ns d may need 86 bits: multiply bit by bit, taking out whole intervals; whole is at most 2^62. */
+    /* ns d may need 86 bits: multiply bit by bit, taking out whole intervals (at most 2^62). */
     count = span.ns / whole * d;
     span.ns %= whole;
     rest = 0;
@@ -1698,8 +1749,8 @@ static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_sp
     }
 }
 
-/* How far ahead of now the bucket is full. Bits that make no sense (a damaged table) give some span, never more than
- * RATELIMIT_PRIV_LONG. */
+/* How far ahead of now the bucket is full. Bits that make no sense (a damaged table) give some
+ * span, never more than RATELIMIT_PRIV_LONG. */
 static ratelimit_priv_span ratelimit_priv_ahead(const ratelimit_bucket *b, const ratelimit_limit *l,
                                                 uint64_t now)
 {
@@ -1714,8 +1765,9 @@ static ratelimit_priv_span ratelimit_priv_ahead(const ratelimit_bucket *b, const
     return ahead;
 }
 
-/* The bucket's debt is `ahead` of a time at which it was charged at another interval: the same tokens at the new one. The
- * remembered interval has 16 bits, so up to 30,000 whole tokens come out whole and exact. */
+/* The bucket's debt is `ahead` of a time at which it was charged at another interval: the same
+ * tokens at the new one. The remembered interval has 16 bits, so up to 30,000 whole tokens come out
+ * whole and exact. */
 static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, ratelimit_priv_span ahead,
                                                   const ratelimit_limit *l)
 {
@@ -1889,7 +1941,8 @@ static ratelimit_priv_span ratelimit_priv_block(const ratelimit_priv_step *s, ui
     return debt;
 }
 
-/* Any request on a bucket whose limit is good and has buckets. Changes *b only as the comments of the operations say. */
+/* Any request on a bucket whose limit is good and has buckets. Changes *b only as the comments of
+ * the operations say. */
 static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_limit *l,
                                   const ratelimit_request *q, uint64_t now, uint64_t step_ns,
                                   ratelimit_result *out)
@@ -1972,8 +2025,8 @@ static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_limit *l,
     return status == RATELIMIT_OK;
 }
 
-/* The path of an allowed take of one token, without a division: true if it was taken, and then *out is not set. False says
- * nothing: the general way decides. */
+/* The path of an allowed take of one token, without a division: true if it was taken, and then *out
+ * is not set. False says nothing: the general way decides. */
 static inline bool ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t now)
 {
     uint64_t at = b->full_ns, rest = b->rest, ahead;
@@ -2012,7 +2065,7 @@ static void ratelimit_priv_quick_report(const ratelimit_bucket *b, const ratelim
     ratelimit_priv_report(&s, RATELIMIT_OK, 1, out);
 }
 
-/* ---- >>implementation: bucket ----------------------------------------------------------------------------------- */
+/* ---- >>implementation: bucket ---------------------------------------------------------------- */
 
 static inline ratelimit_request ratelimit_priv_take_request(const void *key, size_t key_len,
                                                             const ratelimit_limit *limit,
@@ -2028,7 +2081,8 @@ static inline ratelimit_request ratelimit_priv_take_request(const void *key, siz
     return q;
 }
 
-/* What needs no bucket: true if *out and the answer are settled, false if l is to be decided on a bucket. */
+/* What needs no bucket: true if *out and the answer are settled, false if l is to be decided on a
+ * bucket. */
 static bool ratelimit_priv_settled(const ratelimit_request *q, const ratelimit_limit *ready,
                                    ratelimit_result *out)
 {
@@ -2071,9 +2125,10 @@ RATELIMIT_API bool ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_li
     return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
 }
 
-/* The lock of a shared bucket is its word `rest`, replaced by a mark while held. Only a bucket changed since it was read
- * makes the compare-and-swap fail, or full_ns differ afterwards; then all is decided anew. A mark that stands still is of
- * a dead holder, and what it replaced is lost: a fraction of a ns, and the interval, taken to be the caller's. */
+/* The lock of a shared bucket is its word `rest`, replaced by a mark while held. Only a bucket
+ * changed since it was read makes the compare-and-swap fail, or full_ns differ afterwards; then all
+ * is decided anew. A mark that stands still is of a dead holder, and what it replaced is lost: a
+ * fraction of a ns, and the interval, taken to be the caller's. */
 #  if RATELIMIT_PRIV_ATOMIC64
 static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
 {
@@ -2090,7 +2145,8 @@ static inline bool ratelimit_priv_held(uint64_t rest)
     return (rest >> 39 & 127) == RATELIMIT_PRIV_HELD;
 }
 
-/* A mark that differs from others of its kind by the state it replaces; the next mark when taken over. */
+/* A mark that differs from others of its kind by the state it replaces; the next mark when taken
+ * over. */
 static inline uint64_t ratelimit_priv_mark(uint64_t full, uint64_t rest)
 {
     uint64_t mix = (full ^ rest) * UINT64_C(0x9E3779B97F4A7C15);
@@ -2193,17 +2249,20 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
 }
 #  endif
 
-/* ---- >>implementation: table -------------------------------------------------------------------------------------
+/* ---- >>implementation: table --------------------------------------------------------------------
 
-   Head, then lines. A line is a lock, three tags and three buckets: 64 bytes, one cache line. Up to eight neighbouring lines make a
-   block, and a key lives in a block: 24 places. A keyed hash of 64 bits gives the block (upper half) and the tag (lower half, 0
-   means empty), and the tag gives the home line, where the key goes if there is room. At half full 93 of 100 keys
-   are at home, and 1 of 10,000 finds no place (Poisson; tests/test_table.c counts both).
+   Head, then lines. A line is a lock, three tags and three buckets: 64 bytes, one cache line. Up to
+   eight neighbouring lines make a block, and a key lives in a block: 24 places. A keyed hash of 64
+   bits gives the block (upper half) and the tag (lower half, 0 means empty), and the tag gives the
+   home line, where the key goes if there is room. At half full 93 of 100 keys are at home, and 1 of
+   10,000 finds no place (Poisson; tests/test_table.c counts both).
 
-   A decision reads a line, computes, and commits with the line's lock if nothing changed meanwhile. Only what must look at
-   a whole block (a new key, all-or-none) locks all its lines, in address order.
+   A decision reads a line, computes, and commits with the line's lock if nothing changed meanwhile.
+   Only what must look at a whole block (a new key, all-or-none) locks all its lines, in address
+   order.
 
-   A place whose bucket is full again is as good as empty: that is what lets the table forget without harm. */
+   A place whose bucket is full again is as good as empty: that is what lets the table forget
+   without harm. */
 
 typedef struct ratelimit_priv_line {
     uint32_t lock;
@@ -2408,8 +2467,9 @@ static bool ratelimit_priv_better(const ratelimit_table *t, const ratelimit_buck
     return debt_a < debt_b || (debt_a == debt_b && idle_a > idle_b);
 }
 
-/* The slot a new key gets: the first free one from home on; if there is none, the policy's choice among those in debt. False if
- * all are in flight. *debt is 0 for a free one, else the least debt of all, which is when a place will be free. */
+/* The slot a new key gets: the first free one from home on; if there is none, the policy's choice
+ * among those in debt. False if all are in flight. *debt is 0 for a free one, else the least debt
+ * of all, which is when a place will be free. */
 static bool ratelimit_priv_choose(const ratelimit_table *t, const ratelimit_priv_place *at,
                                   uint64_t now, ratelimit_priv_slot_ref *ref, uint64_t *debt)
 {
@@ -2436,8 +2496,9 @@ static bool ratelimit_priv_choose(const ratelimit_table *t, const ratelimit_priv
     return found;
 }
 
-/* Stores under the block's locks, in an order that leaves a sound line wherever a process dies: the tag first, so that a bucket
- * half written belongs to the newcomer, who then owes at most what another did. */
+/* Stores under the block's locks, in an order that leaves a sound line wherever a process dies: the
+ * tag first, so that a bucket half written belongs to the newcomer, who then owes at most what
+ * another did. */
 static void ratelimit_priv_write(ratelimit_priv_slot_ref *ref, uint32_t tag,
                                  const ratelimit_bucket *b)
 {
@@ -2446,7 +2507,8 @@ static void ratelimit_priv_write(ratelimit_priv_slot_ref *ref, uint32_t tag,
     ratelimit_priv_put_bucket(&ref->line->bucket[ref->slot], b);
 }
 
-/* One request on a block whose lines are all locked; *ref says what was there before. True if it wrote. */
+/* One request on a block whose lines are all locked; *ref says what was there before. True if it
+ * wrote. */
 static bool ratelimit_priv_decide_locked(ratelimit_table *t, const ratelimit_priv_place *at,
                                          const ratelimit_limit *l, const ratelimit_request *q,
                                          uint64_t now, ratelimit_result *out,
@@ -2485,7 +2547,8 @@ static bool ratelimit_priv_decide_locked(ratelimit_table *t, const ratelimit_pri
     return true;
 }
 
-/* Replaces a bucket that was read from a line whose lock was seq, unless the line has changed since. */
+/* Replaces a bucket that was read from a line whose lock was seq, unless the line has changed
+ * since. */
 static inline bool ratelimit_priv_commit(ratelimit_priv_line *line, uint32_t seq, uint32_t slot,
                                          const ratelimit_bucket *b)
 {
@@ -2553,7 +2616,8 @@ RATELIMIT_API size_t ratelimit_table_bytes(size_t max_keys)
     return RATELIMIT_TABLE_BYTES(max_keys);
 }
 
-/* The head in memory, aligned to a line; NULL if it and one line don't fit. *lines is how many do. */
+/* The head in memory, aligned to a line; NULL if it and one line don't fit. *lines is how many do.
+ * */
 static ratelimit_table *ratelimit_priv_head(void *memory, size_t bytes, size_t *lines)
 {
     size_t skip = (size_t)(64 - ((uintptr_t)memory & 63)) & 63;
@@ -2568,7 +2632,8 @@ static uint64_t ratelimit_priv_head_check(const ratelimit_table *t)
     return ratelimit_priv_hash(t, offsetof(struct ratelimit_table, check), t->seed);
 }
 
-/* A seed where none is given: differs between runs, but is no secret from someone who can guess addresses and times. */
+/* A seed where none is given: differs between runs, but is no secret from someone who can guess
+ * addresses and times. */
 static void ratelimit_priv_make_seed(uint64_t *seed)
 {
     uint64_t key[2] = {UINT64_C(0x243F6A8885A308D3), UINT64_C(0x13198A2E03707344)},
@@ -2639,7 +2704,8 @@ RATELIMIT_API ratelimit_status ratelimit_table_attach(ratelimit_table **out, voi
     return RATELIMIT_OK;
 }
 
-/* True if *res is settled without the table; else *at is where to look, and the line is on its way from memory. */
+/* True if *res is settled without the table; else *at is where to look, and the line is on its way
+ * from memory. */
 static bool ratelimit_priv_prepare(const ratelimit_table *t, const ratelimit_request *q,
                                    const ratelimit_limit *ready, ratelimit_priv_place *at,
                                    ratelimit_result *out)
@@ -2673,7 +2739,8 @@ RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, siz
     return ratelimit_priv_decide_at(t, &at, l, &q, now_ns, out_or_null);
 }
 
-/* Where the time comes from: given, or a clock that is read once, after the first lines are on their way. */
+/* Where the time comes from: given, or a clock that is read once, after the first lines are on
+ * their way. */
 typedef struct ratelimit_priv_time {
     ratelimit_clock clock;
     void *self;
@@ -2728,8 +2795,9 @@ static size_t ratelimit_priv_sort_blocks(const ratelimit_priv_place *at, size_t 
     return n;
 }
 
-/* Gives the results of a batch of which something was refused, after what had been taken was put back: status stays with
- * those that refused, the others say how it stands and how long the longest wait is. */
+/* Gives the results of a batch of which something was refused, after what had been taken was put
+ * back: status stays with those that refused, the others say how it stands and how long the longest
+ * wait is. */
 static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req,
                                 ratelimit_result *res, size_t count, const ratelimit_priv_place *at,
                                 uint64_t now)
@@ -2826,7 +2894,8 @@ RATELIMIT_API void ratelimit_table_decide(ratelimit_table *t, const ratelimit_re
     ratelimit_priv_run(t, req, res, count, mode, &time);
 }
 
-/* May sweep drop it? The debt was rounded up when it was seen, so the next lower code is when it was seen at the earliest. */
+/* May sweep drop it? The debt was rounded up when it was seen, so the next lower code is when it
+ * was seen at the earliest. */
 static bool ratelimit_priv_droppable(const ratelimit_priv_line *line, uint32_t slot, uint64_t now,
                                      uint64_t idle_ns, bool *in_debt)
 {
@@ -2896,7 +2965,8 @@ RATELIMIT_API void ratelimit_table_stats(const ratelimit_table *t, uint64_t now_
     out->bytes = RATELIMIT_PRIV_HEAD_BYTES + (uint64_t)lines * 64;
 }
 
-/* Requests in flight are a bucket whose full time is when the last of them counts as gone, and whose fraction is how many. */
+/* Requests in flight are a bucket whose full time is when the last of them counts as gone, and
+ * whose fraction is how many. */
 #  define RATELIMIT_PRIV_FLIGHT_KIND UINT32_C(0x9E3779B9)
 
 static void ratelimit_priv_save_flight(ratelimit_bucket *b, uint64_t count, uint64_t ahead,
@@ -2910,7 +2980,8 @@ static void ratelimit_priv_save_flight(ratelimit_bucket *b, uint64_t count, uint
               ratelimit_priv_seen_code(ahead) << 48 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
 }
 
-/* How many are in flight, and in *ahead for how long they count at most; a clock that was set back does not prolong that. */
+/* How many are in flight, and in *ahead for how long they count at most; a clock that was set back
+ * does not prolong that. */
 static uint64_t ratelimit_priv_read_flight(const ratelimit_table *t, const ratelimit_bucket *b,
                                            uint64_t now, uint64_t *ahead)
 {
@@ -2975,11 +3046,12 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
     return count ? RATELIMIT_OK : RATELIMIT_LOST;
 }
 
-/* ---- >>implementation: store ------------------------------------------------------------------------------------ */
+/* ---- >>implementation: store ----------------------------------------------------------------- */
 
-/* The table has no room for pointers that mean something in one process only, and a store is passed by value. So the limiter asks
- * with the clock that stands in the store (decide_at), and only who calls decide itself gets the clock from the
- * head, where the last ratelimit_table_store left it, stamped so that another program's pointers are not followed. */
+/* The table has no room for pointers that mean something in one process only, and a store is passed
+ * by value. So the limiter asks with the clock that stands in the store (decide_at), and only who
+ * calls decide itself gets the clock from the head, where the last ratelimit_table_store left it,
+ * stamped so that another program's pointers are not followed. */
 static uint64_t ratelimit_priv_stamp(const ratelimit_table *t)
 {
     uint64_t of[3];
@@ -3068,7 +3140,8 @@ static void ratelimit_priv_put_le64(unsigned char *to, uint64_t value)
 
 #  define RATELIMIT_PRIV_RECORD UINT64_C(0x00314C52) /* "RL1", NUL */
 
-/* 1: done, *out is set; 0: somebody else was faster; below 0: the database failed or holds something else. */
+/* 1: done, *out is set; 0: somebody else was faster; below 0: the database failed or holds
+ * something else. */
 static int ratelimit_priv_cas_try(ratelimit_cas *cas, const ratelimit_request *q,
                                   const ratelimit_limit *l, ratelimit_result *out)
 {
@@ -3145,7 +3218,7 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
     return store;
 }
 
-/* ---- >>implementation: limiter ---------------------------------------------------------------------------------- */
+/* ---- >>implementation: limiter --------------------------------------------------------------- */
 
 static void ratelimit_priv_ask(const ratelimit_store *store, const ratelimit_request *req,
                                ratelimit_result *res, size_t count, ratelimit_mode mode)
@@ -3168,7 +3241,8 @@ RATELIMIT_API ratelimit_status ratelimit_init(ratelimit_limiter *l, ratelimit_st
     return RATELIMIT_OK;
 }
 
-/* The failure policy on the results that the store could not decide. All or none stays so: such a batch fails as a whole. */
+/* The failure policy on the results that the store could not decide. All or none stays so: such a
+ * batch fails as a whole. */
 static void ratelimit_priv_policy(ratelimit_limiter *l, const ratelimit_request *req,
                                   ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
@@ -3284,7 +3358,8 @@ static bool ratelimit_priv_canceled(const ratelimit_limiter *l)
     return ratelimit_priv_load32(&l->canceled) != 0;
 }
 
-/* Sleeps until ns after the start, false if cancelled. A sleeper that wakes early is sent back with a little more, twice. */
+/* Sleeps until ns after the start, false if cancelled. A sleeper that wakes early is sent back with
+ * a little more, twice. */
 static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
 {
     uint64_t elapsed = ratelimit_priv_elapsed(w), more = 0, turn;
@@ -3327,7 +3402,8 @@ static void ratelimit_priv_refuse(ratelimit_result *out, ratelimit_status status
     out->status = status;
 }
 
-/* For a store that can't reserve: ask, sleep for retry_after and up to an eighth more, ask again. */
+/* For a store that can't reserve: ask, sleep for retry_after and up to an eighth more, ask again.
+ * */
 static bool ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_request *req,
                                 uint64_t max_wait_ns, ratelimit_result *out)
 {
@@ -3454,25 +3530,29 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
 
    Copyright (c) 2026 The ratelimit.h authors
 
-   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation files
-   (the "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy, modify,
-   merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
-   furnished to do so, subject to the following conditions: The above copyright notice and this permission notice shall be included
-   in all copies or substantial portions of the Software.
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+   associated documentation files (the "Software"), to deal in the Software without restriction,
+   including without limitation the rights to use, copy, modify, merge, publish, distribute,
+   sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+   furnished to do so, subject to the following conditions: The above copyright notice and this
+   permission notice shall be included in all copies or substantial portions of the Software.
 
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF
-   MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE
-   LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
-   CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+   NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
+   DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+   OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 
    B. Public domain (www.unlicense.org)
 
-   This is free and unencumbered software released into the public domain. Anyone is free to copy, modify, publish, use, compile,
-   sell, or distribute this software, either in source code form or as a compiled binary, for any purpose, commercial or
-   non-commercial, and by any means. In jurisdictions that recognize copyright laws, the author or authors of this software dedicate
-   any and all copyright interest in the software to the public domain.
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF
-   MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE LIABLE FOR ANY CLAIM,
-   DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
-   SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+   This is free and unencumbered software released into the public domain. Anyone is free to copy,
+   modify, publish, use, compile, sell, or distribute this software, either in source code form or
+   as a compiled binary, for any purpose, commercial or non-commercial, and by any means. In
+   jurisdictions that recognize copyright laws, the author or authors of this software dedicate any
+   and all copyright interest in the software to the public domain. THE SOFTWARE IS PROVIDED "AS
+   IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
+   WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT
+   SHALL THE AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+   CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE
+   OR OTHER DEALINGS IN THE SOFTWARE.
 */
