@@ -719,7 +719,8 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
     ((b) % RATELIMIT_PRIV_D(t, p) * RATELIMIT_PRIV_R(t, p) % RATELIMIT_PRIV_D(t, p))
 #  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
     ((t) && (p) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) <= RATELIMIT_PRIV_MAX &&     \
-     (b) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ(RATELIMIT_PRIV_Q(t, p)) &&                      \
+     (!RATELIMIT_PRIV_Q(t, p) ||                                                                   \
+      (b) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ(RATELIMIT_PRIV_Q(t, p))) &&                    \
      RATELIMIT_PRIV_W(t, p, b) + (RATELIMIT_PRIV_WR(t, p, b) != 0) <= RATELIMIT_PRIV_MAX)
 #  define RATELIMIT_PRIV_KIND(kind, t, p, b)                                                       \
     ((t) > RATELIMIT_PRIV_PARTS && (p) % RATELIMIT_PRIV_NZ(t) ? RATELIMIT_PRIV_RAW + (kind)        \
@@ -773,7 +774,24 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 
 /* ---- >>implementation: what the platform gives ----------------------------------------------- */
 
-#  include <string.h> /* memcpy, memset, memcmp */
+#  if defined(__has_include)
+#    if !__has_include(<string.h>)
+#      define RATELIMIT_PRIV_NO_STRING_H
+#    endif
+#  endif
+#  if !defined(RATELIMIT_PRIV_NO_STRING_H)
+#    include <string.h> /* memcpy, memmove, memset */
+#  else                 /* a compiler without a libc */
+#    ifdef __cplusplus
+extern "C" {
+#    endif
+extern void *memcpy(void *to, const void *from, size_t bytes);
+extern void *memmove(void *to, const void *from, size_t bytes);
+extern void *memset(void *to, int byte, size_t bytes);
+#    ifdef __cplusplus
+}
+#    endif
+#  endif
 
 #  ifndef RATELIMIT_STEP_NS
 #    define RATELIMIT_STEP_NS (10 * RATELIMIT_SECOND)
@@ -813,8 +831,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  elif defined(__GNUC__)
 #    define RATELIMIT_PRIV_ATOMIC 0 /* no compare-and-swap on this chip */
 #  else
-#    error                                                                                         \
-        "No atomics known here: define RATELIMIT_NO_THREADS, or RATELIMIT_LOCK and _UNLOCK."
+#    error "No atomics known here: RATELIMIT_NO_THREADS, or RATELIMIT_LOCK and _UNLOCK."
 #  endif
 #  if RATELIMIT_PRIV_ATOMIC && (defined(_WIN64) || (defined(__GCC_ATOMIC_LLONG_LOCK_FREE) &&       \
                                                     __GCC_ATOMIC_LLONG_LOCK_FREE == 2))
@@ -1252,17 +1269,45 @@ RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limi
                : RATELIMIT_BAD_LIMIT;
 }
 
-/* Reading text: a cursor that never passes end. */
+/* Largest first where one name begins another. */
+static const struct {
+    char name[4];
+    uint64_t ns;
+} ratelimit_priv_units[] = {{"w", RATELIMIT_WEEK},         {"d", RATELIMIT_DAY},
+                            {"h", RATELIMIT_HOUR},         {"ms", RATELIMIT_MILLISECOND},
+                            {"m", RATELIMIT_MINUTE},       {"s", RATELIMIT_SECOND},
+                            {"us", RATELIMIT_MICROSECOND}, {"ns", RATELIMIT_NANOSECOND}};
+
+enum { RATELIMIT_PRIV_UNITS = sizeof ratelimit_priv_units / sizeof ratelimit_priv_units[0] };
+
+/* strlen, 0 for NULL; opaque to compilers that would make it a call of strlen. */
+static size_t ratelimit_priv_len(const char *text)
+{
+    size_t len = 0;
+    while (text && text[len]) {
+        len++;
+#  if defined(__GNUC__)
+        __asm__ volatile("" : "+r"(len));
+#  endif
+    }
+    return len;
+}
+
+/* Reading text. Syntax is read to the end before values are judged. */
 typedef struct ratelimit_priv_text {
     const char *at, *end;
+    const char *far;  /* the farthest byte at which a word did not go on */
+    const char *over; /* the first number that does not fit, or NULL */
 } ratelimit_priv_text;
 
 static bool ratelimit_priv_word(ratelimit_priv_text *t, const char *word)
 {
     const char *at = t->at;
     for (; *word; word++, at++)
-        if (at == t->end || *at != *word)
+        if (at == t->end || *at != *word) {
+            t->far = at > t->far ? at : t->far;
             return false;
+        }
     t->at = at;
     return true;
 }
@@ -1275,194 +1320,171 @@ static bool ratelimit_priv_blanks(ratelimit_priv_text *t)
     return t->at != from;
 }
 
-/* Adds digits to *value; *places counts them unless NULL. SYNTAX without any, BAD_LIMIT past 64
- * bits (all are read). */
-static ratelimit_status ratelimit_priv_digits(ratelimit_priv_text *t, uint64_t *value,
-                                              unsigned *places)
+static void ratelimit_priv_over(ratelimit_priv_text *t, const char *at)
+{
+    if (!t->over)
+        t->over = at;
+}
+
+static bool ratelimit_priv_is_digit(const ratelimit_priv_text *t)
+{
+    return t->at != t->end && *t->at >= '0' && *t->at <= '9';
+}
+
+/* Puts a digit behind *value, which is part of the number at from. */
+static void ratelimit_priv_digit(ratelimit_priv_text *t, const char *from, char c, uint64_t *value)
+{
+    uint64_t digit = (uint64_t)(c - '0');
+    if (*value > (UINT64_MAX - digit) / 10)
+        ratelimit_priv_over(t, from);
+    else
+        *value = *value * 10 + digit;
+}
+
+static bool ratelimit_priv_whole(ratelimit_priv_text *t, uint64_t *value)
 {
     const char *from = t->at;
-    ratelimit_status status = RATELIMIT_OK;
-    for (; t->at != t->end && *t->at >= '0' && *t->at <= '9'; t->at++) {
-        uint64_t digit = (uint64_t)(*t->at - '0');
-        if (*value > (UINT64_MAX - digit) / 10)
-            status = RATELIMIT_BAD_LIMIT;
-        else
-            *value = *value * 10 + digit;
-        if (places && *places < 1000)
-            ++*places;
-    }
-    return t->at == from ? RATELIMIT_SYNTAX : status;
-}
-
-/* A number with an optional fraction, as value / 10^places without trailing zeros. */
-static ratelimit_status ratelimit_priv_number(ratelimit_priv_text *t, uint64_t *value,
-                                              unsigned *places)
-{
-    const char *end, *fault = t->at;
-    ratelimit_status status;
     *value = 0;
+    for (; ratelimit_priv_is_digit(t); t->at++)
+        ratelimit_priv_digit(t, from, *t->at, value);
+    return t->at != from;
+}
+
+/* A number with an optional fraction: *value / 10^*places. Zeros at its end count for nothing. */
+static bool ratelimit_priv_number(ratelimit_priv_text *t, uint64_t *value, size_t *places)
+{
+    const char *from = t->at;
+    size_t zeros = 0;
     *places = 0;
-    status = ratelimit_priv_digits(t, value, NULL);
-    if (status == RATELIMIT_SYNTAX || t->at == t->end || *t->at != '.') {
-        if (status == RATELIMIT_BAD_LIMIT)
-            t->at = fault;
-        return status;
-    }
+    if (!ratelimit_priv_whole(t, value))
+        return false;
+    if (t->at == t->end || *t->at != '.')
+        return true;
     t->at++;
-    end = t->at;
-    while (end != t->end && *end >= '0' && *end <= '9')
-        end++;
-    if (end == t->at)
-        return RATELIMIT_SYNTAX;
-    {
-        ratelimit_priv_text part;
-        part.at = t->at;
-        part.end = end;
-        while (part.end != part.at && part.end[-1] == '0')
-            part.end--;
-        if (part.end != part.at && ratelimit_priv_digits(&part, value, places) != RATELIMIT_OK)
-            status = RATELIMIT_BAD_LIMIT;
-    }
-    t->at = status == RATELIMIT_OK ? end : fault;
-    return status;
-}
-
-static ratelimit_status ratelimit_priv_unit(ratelimit_priv_text *t, uint64_t *ns)
-{
-    static const struct {
-        char name[4];
-        uint64_t ns;
-    } units[] = {{"ns", RATELIMIT_NANOSECOND},  {"us", RATELIMIT_MICROSECOND},
-                 {"ms", RATELIMIT_MILLISECOND}, {"s", RATELIMIT_SECOND},
-                 {"m", RATELIMIT_MINUTE},       {"h", RATELIMIT_HOUR},
-                 {"d", RATELIMIT_DAY},          {"w", RATELIMIT_WEEK}};
-    size_t i;
-    for (i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (ratelimit_priv_word(t, units[i].name)) {
-            *ns = units[i].ns;
-            return RATELIMIT_OK;
-        }
-    return RATELIMIT_SYNTAX;
-}
-
-/* value x 10^up / 10^down, if that is a whole number of at most 64 bits. */
-static bool ratelimit_priv_scale(uint64_t *value, unsigned up, unsigned down)
-{
-    for (; up && down; up--)
-        down--;
-    for (; up; up--) {
-        if (*value > UINT64_MAX / 10)
-            return false;
-        *value *= 10;
-    }
-    for (; down; down--) {
-        if (*value % 10)
-            return false;
-        *value /= 10;
+    if (!ratelimit_priv_is_digit(t))
+        return false;
+    for (; ratelimit_priv_is_digit(t); t->at++) {
+        zeros++;
+        if (*t->at == '0')
+            continue;
+        for (*places += zeros; zeros > 1; zeros--)
+            ratelimit_priv_digit(t, from, '0', value);
+        ratelimit_priv_digit(t, from, *t->at, value);
+        zeros = 0;
     }
     return true;
 }
 
-/* TOKENS/PERIOD as whole tokens per whole ns. *burst is the tokens, rounded up. */
-static ratelimit_status ratelimit_priv_rate(ratelimit_priv_text *t, uint64_t *tokens, uint64_t *per,
-                                            uint64_t *burst)
+static bool ratelimit_priv_unit(ratelimit_priv_text *t, uint64_t *ns)
 {
-    unsigned places, per_places = 0, i;
-    uint64_t per_number = 1, unit;
-    const char *tokens_at = t->at, *per_at;
-    ratelimit_status status = ratelimit_priv_number(t, tokens, &places);
-    if (status != RATELIMIT_OK)
-        return status;
-    if (!ratelimit_priv_word(t, "/"))
-        return RATELIMIT_SYNTAX;
-    per_at = t->at;
-    if (t->at != t->end && *t->at >= '0' && *t->at <= '9') {
-        status = ratelimit_priv_number(t, &per_number, &per_places);
-        if (status != RATELIMIT_OK)
-            return status;
-    }
-    if (ratelimit_priv_unit(t, &unit) != RATELIMIT_OK)
-        return RATELIMIT_SYNTAX;
-    *burst = *tokens;
-    for (i = 0; i < places && *burst; i++)
-        *burst = *burst / 10 + (*burst % 10 != 0);
-    *per = per_number;
-    if (*per > UINT64_MAX / unit) {
-        t->at = per_at;
-        return RATELIMIT_BAD_LIMIT;
-    }
-    *per *= unit;
-    /* 10^places cancels where it can: 0.5/m is 1 per 2 minutes, not 5 per 10. */
-    while (places && per_places) {
-        places--;
-        per_places--;
-    }
-    if (!ratelimit_priv_scale(per, 0, per_places) || *per == 0) {
-        t->at = per_at;
-        return RATELIMIT_BAD_LIMIT;
-    }
-    for (; places; places--) {
-        if (*tokens % 2 == 0 && *tokens % 5 == 0) {
-            *tokens /= 10;
-        } else if (*per > UINT64_MAX / 10) {
-            t->at = tokens_at;
-            return RATELIMIT_BAD_LIMIT;
-        } else if (*tokens % 5 == 0) {
-            *tokens /= 5;
-            *per *= 2;
-        } else if (*tokens % 2 == 0) {
-            *tokens /= 2;
-            *per *= 5;
-        } else {
-            *per *= 10;
+    size_t i;
+    for (i = 0; i < RATELIMIT_PRIV_UNITS; i++)
+        if (ratelimit_priv_word(t, ratelimit_priv_units[i].name)) {
+            *ns = ratelimit_priv_units[i].ns;
+            return true;
         }
+    return false;
+}
+
+/* A limit as it stands in the text, and where. */
+typedef struct ratelimit_priv_reading {
+    uint64_t tokens, per, burst;
+    const char *tokens_at, *per_at, *burst_at; /* burst_at: NULL if it was not given */
+    bool window;
+} ratelimit_priv_reading;
+
+/* tokens / 10^places per `per`, as whole numbers of both. Factors of 10 cancel where they can:
+ * 0.5/m is 1 per 2 minutes, not 5 per 10. */
+static bool ratelimit_priv_whole_rate(ratelimit_priv_reading *r, size_t places)
+{
+    for (; places; places--) {
+        uint64_t by = (r->tokens % 2 ? 2 : 1) * (r->tokens % 5 ? 5u : 1u);
+        r->tokens /= 10 / by;
+        if (r->per > UINT64_MAX / by)
+            return false;
+        r->per *= by;
     }
-    return RATELIMIT_OK;
+    return true;
+}
+
+/* TOKENS/PERIOD */
+static bool ratelimit_priv_rate(ratelimit_priv_text *t, ratelimit_priv_reading *r)
+{
+    size_t places, per_places = 0, i;
+    uint64_t unit;
+    r->tokens_at = t->at;
+    if (!ratelimit_priv_number(t, &r->tokens, &places) || !ratelimit_priv_word(t, "/"))
+        return false;
+    r->per_at = t->at;
+    r->per = 1;
+    if (ratelimit_priv_is_digit(t) && !ratelimit_priv_number(t, &r->per, &per_places))
+        return false;
+    if (!ratelimit_priv_unit(t, &unit))
+        return false;
+    r->burst = r->tokens;
+    for (i = 0; i < places && r->burst > 1; i++)
+        r->burst = r->burst / 10 + (r->burst % 10 != 0);
+    if (r->per > UINT64_MAX / unit)
+        ratelimit_priv_over(t, r->per_at);
+    r->per *= unit;
+    for (; per_places && r->per % 10 == 0; per_places--)
+        r->per /= 10;
+    if (per_places || !r->per)
+        ratelimit_priv_over(t, r->per_at);
+    if (!r->tokens || !ratelimit_priv_whole_rate(r, places))
+        ratelimit_priv_over(t, r->tokens_at);
+    return true;
+}
+
+static bool ratelimit_priv_read(ratelimit_priv_text *t, ratelimit_priv_reading *r)
+{
+    bool more;
+    r->burst_at = NULL;
+    if (!ratelimit_priv_rate(t, r))
+        return false;
+    more = t->at != t->end;
+    if (more && !ratelimit_priv_blanks(t))
+        return false;
+    if (more && ratelimit_priv_word(t, "burst")) {
+        if (!ratelimit_priv_blanks(t))
+            return false;
+        r->burst_at = t->at;
+        if (!ratelimit_priv_whole(t, &r->burst))
+            return false;
+        if (!r->burst)
+            ratelimit_priv_over(t, r->burst_at);
+        more = t->at != t->end;
+        if (more && !ratelimit_priv_blanks(t))
+            return false;
+    }
+    r->window = more;
+    return !more || (ratelimit_priv_word(t, "window") && t->at == t->end);
 }
 
 static ratelimit_status ratelimit_priv_parse(ratelimit_priv_text *t, ratelimit_limit *out)
 {
     static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
-    const char *start = t->at, *burst_at = t->at;
-    uint64_t tokens, per, burst, given;
-    bool window;
-    ratelimit_status status;
+    ratelimit_priv_reading r;
     if (ratelimit_priv_word(t, "unlimited")) {
         *out = unlimited;
         return t->at == t->end ? RATELIMIT_OK : RATELIMIT_SYNTAX;
     }
-    status = ratelimit_priv_rate(t, &tokens, &per, &burst);
-    if (status != RATELIMIT_OK)
-        return status;
-    given = burst;
-    window = t->at != t->end;
-    if (window && !ratelimit_priv_blanks(t))
+    if (!ratelimit_priv_read(t, &r)) {
+        t->at = t->far > t->at ? t->far : t->at;
         return RATELIMIT_SYNTAX;
-    if (window && ratelimit_priv_word(t, "burst")) {
-        if (!ratelimit_priv_blanks(t))
-            return RATELIMIT_SYNTAX;
-        burst_at = t->at;
-        given = 0;
-        status = ratelimit_priv_digits(t, &given, NULL);
-        if (status == RATELIMIT_BAD_LIMIT)
-            t->at = burst_at;
-        if (status != RATELIMIT_OK)
-            return status;
-        window = t->at != t->end;
-        if (window && !ratelimit_priv_blanks(t))
-            return RATELIMIT_SYNTAX;
     }
-    if (window && (!ratelimit_priv_word(t, "window") || t->at != t->end))
-        return RATELIMIT_SYNTAX;
-    if (window && given != burst) {
-        t->at = burst_at;
-        return RATELIMIT_BAD_LIMIT;
+    *out = r.window ? ratelimit_window_make(r.tokens, r.per)
+                    : ratelimit_limit_make(r.tokens, r.per, r.burst);
+    if (!t->over && r.window && r.burst_at && r.burst != r.tokens)
+        t->over = r.burst_at;
+    if (!t->over && !ratelimit_priv_kind(out)) {
+        ratelimit_limit least = ratelimit_limit_make(r.tokens, r.per, 1);
+        t->over = ratelimit_priv_kind(&least) && r.burst_at ? r.burst_at
+                  : r.per > RATELIMIT_PRIV_MAX              ? r.per_at
+                                                            : r.tokens_at;
     }
-    *out = window ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, given);
-    if (ratelimit_priv_kind(out))
-        return RATELIMIT_OK;
-    t->at = given || !burst ? start : burst_at;
-    return RATELIMIT_BAD_LIMIT;
+    t->at = t->over ? t->over : t->at;
+    return t->over ? RATELIMIT_BAD_LIMIT : RATELIMIT_OK;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, const char *text,
@@ -1475,8 +1497,9 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, con
         *fault_at = 0;
     if (!out || !text)
         return RATELIMIT_BAD_ARGUMENT;
-    t.at = text;
+    t.at = t.far = text;
     t.end = text + text_len;
+    t.over = NULL;
     status = ratelimit_priv_parse(&t, &limit);
     if (status == RATELIMIT_OK)
         *out = limit;
@@ -1487,11 +1510,7 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, con
 
 RATELIMIT_API ratelimit_status ratelimit_limit_parse(ratelimit_limit *out, const char *text)
 {
-    size_t len = 0;
-    if (text)
-        while (text[len])
-            len++;
-    return ratelimit_limit_parse_n(out, text, len, NULL);
+    return ratelimit_limit_parse_n(out, text, ratelimit_priv_len(text), NULL);
 }
 
 /* Writing text: counts all, keeps what fits. */
@@ -1514,19 +1533,14 @@ static void ratelimit_priv_put_number(char *text, size_t *len, uint64_t value)
 
 static void ratelimit_priv_put_period(char *text, size_t *len, uint64_t ns)
 {
-    static const struct {
-        char name[4];
-        uint64_t ns;
-    } units[] = {{"w", RATELIMIT_WEEK},         {"d", RATELIMIT_DAY},
-                 {"h", RATELIMIT_HOUR},         {"m", RATELIMIT_MINUTE},
-                 {"s", RATELIMIT_SECOND},       {"ms", RATELIMIT_MILLISECOND},
-                 {"us", RATELIMIT_MICROSECOND}, {"ns", RATELIMIT_NANOSECOND}};
-    size_t i = 0;
-    while (ns % units[i].ns)
-        i++;
-    if (ns != units[i].ns)
-        ratelimit_priv_put_number(text, len, ns / units[i].ns);
-    ratelimit_priv_put(text, len, units[i].name);
+    size_t i, unit = RATELIMIT_PRIV_UNITS - 1;
+    for (i = 0; i < RATELIMIT_PRIV_UNITS; i++)
+        if (ns % ratelimit_priv_units[i].ns == 0 &&
+            ratelimit_priv_units[i].ns > ratelimit_priv_units[unit].ns)
+            unit = i;
+    if (ns != ratelimit_priv_units[unit].ns)
+        ratelimit_priv_put_number(text, len, ns / ratelimit_priv_units[unit].ns);
+    ratelimit_priv_put(text, len, ratelimit_priv_units[unit].name);
 }
 
 RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *buf,
@@ -2294,16 +2308,24 @@ typedef char
 #  define RATELIMIT_PRIV_TABLE_VERSION 1u
 
 /* SipHash-1-3 (Aumasson, Bernstein): no known way to make keys collide without the seed. */
-#  define RATELIMIT_PRIV_ROTATE(x, n) ((x) << (n) | (x) >> (64 - (n)))
-#  define RATELIMIT_PRIV_ROUND(v)                                                                  \
-    do {                                                                                           \
-      v[0] += v[1], v[1] = RATELIMIT_PRIV_ROTATE(v[1], 13) ^ v[0],                                 \
-                    v[0] = RATELIMIT_PRIV_ROTATE(v[0], 32);                                        \
-      v[2] += v[3], v[3] = RATELIMIT_PRIV_ROTATE(v[3], 16) ^ v[2];                                 \
-      v[0] += v[3], v[3] = RATELIMIT_PRIV_ROTATE(v[3], 21) ^ v[0];                                 \
-      v[2] += v[1], v[1] = RATELIMIT_PRIV_ROTATE(v[1], 17) ^ v[2],                                 \
-                    v[2] = RATELIMIT_PRIV_ROTATE(v[2], 32);                                        \
-    } while (0)
+static inline uint64_t ratelimit_priv_rotate(uint64_t x, unsigned bits)
+{
+    return x << bits | x >> (64 - bits);
+}
+
+static inline void ratelimit_priv_round(uint64_t v[4])
+{
+    v[0] += v[1];
+    v[1] = ratelimit_priv_rotate(v[1], 13) ^ v[0];
+    v[0] = ratelimit_priv_rotate(v[0], 32);
+    v[2] += v[3];
+    v[3] = ratelimit_priv_rotate(v[3], 16) ^ v[2];
+    v[0] += v[3];
+    v[3] = ratelimit_priv_rotate(v[3], 21) ^ v[0];
+    v[2] += v[1];
+    v[1] = ratelimit_priv_rotate(v[1], 17) ^ v[2];
+    v[2] = ratelimit_priv_rotate(v[2], 32);
+}
 
 static inline uint64_t ratelimit_priv_le64(const unsigned char *p)
 {
@@ -2324,7 +2346,7 @@ static inline uint64_t ratelimit_priv_hash(const void *key, size_t key_len, cons
     for (; left >= 8; left -= 8, p += 8) {
         word = ratelimit_priv_le64(p);
         v[3] ^= word;
-        RATELIMIT_PRIV_ROUND(v);
+        ratelimit_priv_round(v);
         v[0] ^= word;
     }
     word = (uint64_t)(key_len & 255) << 56;
@@ -2335,12 +2357,12 @@ static inline uint64_t ratelimit_priv_hash(const void *key, size_t key_len, cons
             word |= (uint64_t)p[left] << (8 * left);
     }
     v[3] ^= word;
-    RATELIMIT_PRIV_ROUND(v);
+    ratelimit_priv_round(v);
     v[0] ^= word;
     v[2] ^= 0xff;
-    RATELIMIT_PRIV_ROUND(v);
-    RATELIMIT_PRIV_ROUND(v);
-    RATELIMIT_PRIV_ROUND(v);
+    ratelimit_priv_round(v);
+    ratelimit_priv_round(v);
+    ratelimit_priv_round(v);
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
@@ -3323,10 +3345,7 @@ RATELIMIT_API bool ratelimit_allow_n(ratelimit_limiter *l, const char *key,
                                      const ratelimit_limit *limit, uint64_t n)
 {
     ratelimit_request q;
-    size_t len = 0;
-    while (key && key[len])
-        len++;
-    q = ratelimit_priv_take_request(key, len, limit, n);
+    q = ratelimit_priv_take_request(key, ratelimit_priv_len(key), limit, n);
     return ratelimit_take(l, &q, NULL);
 }
 
@@ -3341,7 +3360,7 @@ typedef struct ratelimit_priv_waiting {
     ratelimit_limiter *l;
     ratelimit_clock clock;
     void *clock_self;
-    uint64_t start, slept, sleeps;
+    uint64_t start, slept;
 } ratelimit_priv_waiting;
 
 static uint64_t ratelimit_priv_elapsed(const ratelimit_priv_waiting *w)
@@ -3358,28 +3377,36 @@ static bool ratelimit_priv_canceled(const ratelimit_limiter *l)
     return ratelimit_priv_load32(&l->canceled) != 0;
 }
 
-/* Sleeps until ns after the start, false if cancelled. A sleeper that wakes early is sent back with
- * a little more, twice. */
+/* One sleep, false if cancelled. The platform's sleep is sliced so that a cancel is seen. */
+static bool ratelimit_priv_sleep_once(ratelimit_priv_waiting *w, uint64_t ns)
+{
+    w->slept += ns;
+    if (w->l->sleep)
+        return w->l->sleep(w->l->sleep_self, ns);
+#  if !defined(RATELIMIT_NO_CLOCK)
+    while (ns && !ratelimit_priv_canceled(w->l)) {
+        uint64_t slice = 50 * RATELIMIT_MILLISECOND < ns ? 50 * RATELIMIT_MILLISECOND : ns;
+        ratelimit_priv_sleep(slice);
+        ns -= slice;
+    }
+#  endif
+    return true;
+}
+
+/* Sleeps until ns after the start, false if cancelled. A sleep that ended early is followed by one
+ * that is a little longer than what is left. Time that stands still is no time to wait for. */
 static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
 {
-    uint64_t elapsed = ratelimit_priv_elapsed(w), more = 0, turn;
-    for (turn = 0; turn < 3 && elapsed < ns; turn++, more += 50 * RATELIMIT_MICROSECOND) {
-        uint64_t left = ns - elapsed + more;
-        if (ratelimit_priv_canceled(w->l))
+    uint64_t elapsed = ratelimit_priv_elapsed(w), more = 0, still = 0;
+    while (elapsed < ns && !ratelimit_priv_canceled(w->l)) {
+        uint64_t before = elapsed;
+        if (!ratelimit_priv_sleep_once(w, ns - elapsed + more))
             return false;
-        w->slept += left;
-        if (w->l->sleep) {
-            if (!w->l->sleep(w->l->sleep_self, left))
-                return false;
-        }
-#  if !defined(RATELIMIT_NO_CLOCK)
-        else {
-            const uint64_t slice = 50 * RATELIMIT_MILLISECOND;
-            for (; left && !ratelimit_priv_canceled(w->l); left -= left < slice ? left : slice)
-                ratelimit_priv_sleep(left < slice ? left : slice);
-        }
-#  endif
         elapsed = ratelimit_priv_elapsed(w);
+        more = 50 * RATELIMIT_MICROSECOND;
+        still = elapsed > before ? 0 : still + 1;
+        if (still == 1000)
+            return false;
     }
     return !ratelimit_priv_canceled(w->l);
 }
@@ -3421,9 +3448,8 @@ static bool ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
             ratelimit_priv_refuse(out, RATELIMIT_TIMEOUT);
             return false;
         }
-        spread = pause / 8 < RATELIMIT_SECOND ? pause / 8 : RATELIMIT_SECOND;
-        pause = pause < most ? pause : most;
-        pause += ratelimit_priv_jitter(w->l, spread + 1);
+        spread = ratelimit_priv_jitter(w->l, (pause < most ? pause : most) / 8 + 1);
+        pause = pause < most - spread ? pause + spread : most - spread;
         if (max_wait_ns != RATELIMIT_FOREVER && pause > max_wait_ns - elapsed)
             pause = max_wait_ns - elapsed;
         if (!ratelimit_priv_sleep_until(w, elapsed + pause)) {

@@ -3,7 +3,7 @@
    What it shows: a limit tried on a real access log before it is switched on, by ratelimit.h's table with the log's own
    times. Several limits in one all-or-none decision, a table in heap memory, the parser's fault position.
 
-       cc -std=c99 -O2 -I.. -o replay replay.c
+       cc -std=c99 -O2 -o replay replay.c
        ./replay --limit "10/m burst 20" /var/log/nginx/access.log
        zcat access.log.*.gz | ./replay --limit 2/s --limit "1000/d burst 1000" --key ip --ip-prefix 64
        ./replay --suggest --svg traffic.svg access.log
@@ -76,21 +76,19 @@
 #include <unistd.h>
 
 #define MAX_LIMITS 16
-#define MAX_LINE 65536      /* bytes of a line that are looked at */
-#define CHUNK 65536         /* bytes read at once */
-#define BATCH 256           /* requests decided between two looks at the clock */
-#define FIRST_KEYS 4096     /* keys of the first table; each further one holds twice as many */
-#define ROOMINESS 4         /* times ratelimit_table_bytes, which is twice as many places as keys */
-#define FINE_BINS 4096      /* of the time series, while it is collected */
-#define TOP 10              /* most refused keys shown */
-#define SHARE_ONE 1000000000u
+#define MAX_LINE   65536 /* bytes of a line that are looked at */
+#define CHUNK      65536 /* bytes read at once */
+#define BATCH      256   /* requests decided between two looks at the clock */
+#define FIRST_KEYS 4096u /* keys of the first table; each further one holds twice as many */
+#define ROOMINESS  4     /* times ratelimit_table_bytes, which is twice as many places as keys */
+#define FINE_BINS  4096  /* of the time series, while it is collected */
+#define TOP        10    /* most refused keys shown */
+#define SHARE_ONE  1000000000u
 
 #if defined(__GNUC__)
-#  define PRINTF_LIKE(format, first) __attribute__((format(printf, format, first)))
-#  define NO_RETURN __attribute__((noreturn))
+#  define FAILS_LIKE_PRINTF __attribute__((noreturn, format(printf, 2, 3)))
 #else
-#  define PRINTF_LIKE(format, first)
-#  define NO_RETURN
+#  define FAILS_LIKE_PRINTF
 #endif
 
 typedef struct text {
@@ -136,8 +134,7 @@ static void progress_end(void)
     progress_shown = false;
 }
 
-static void fail(int code, const char *format, ...) NO_RETURN PRINTF_LIKE(2, 3);
-static void fail(int code, const char *format, ...)
+FAILS_LIKE_PRINTF static void fail(int code, const char *format, ...)
 {
     va_list args;
     progress_end();
@@ -149,7 +146,13 @@ static void fail(int code, const char *format, ...)
     exit(code);
 }
 
-typedef enum memory_kind { FOR_KEYS, FOR_TABLES, FOR_READING, FOR_RECORDS, MEMORY_KINDS } memory_kind;
+typedef enum memory_kind {
+    FOR_KEYS,
+    FOR_TABLES,
+    FOR_READING,
+    FOR_RECORDS,
+    MEMORY_KINDS
+} memory_kind;
 static size_t memory_used[MEMORY_KINDS];
 
 static void *resize(memory_kind kind, void *memory, size_t old_count, size_t count, size_t size)
@@ -161,11 +164,9 @@ static void *resize(memory_kind kind, void *memory, size_t old_count, size_t cou
     return grown;
 }
 
-/* Output errors stick to the stream; errno is right only just after one. */
-static void check_output(FILE *out, const char *name, bool flush)
+static void check_output(FILE *out, const char *name)
 {
-    errno = 0;
-    if ((flush && fflush(out) != 0) || ferror(out))
+    if (fflush(out) != 0 || ferror(out))
         fail(1, "cannot write %s%s%s", name, errno ? ": " : "", errno ? strerror(errno) : "");
 }
 
@@ -244,7 +245,10 @@ static size_t harmless(text t)
     const unsigned char *s = (const unsigned char *)t.at;
     size_t i, len = s[0] < 0x80 ? 1 : s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    static const uint32_t bad[][2] = {{0, 0x1F}, {0x7F, 0x9F}, {0xAD, 0xAD}, {0x61C, 0x61C}, {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0xD800, 0xDFFF}, {0xFEFF, 0xFEFF}, {0xFFF0, 0xFFFB}, {0xFFFE, 0xFFFF}, {0xE0000, 0xE0FFF}};
+    static const uint32_t bad[][2] = {{0, 0x1F},        {0x7F, 0x9F},     {0xAD, 0xAD},
+                                      {0x61C, 0x61C},   {0x200B, 0x200F}, {0x2028, 0x202E},
+                                      {0x2060, 0x206F}, {0xD800, 0xDFFF}, {0xFEFF, 0xFEFF},
+                                      {0xFFF0, 0xFFFB}, {0xFFFE, 0xFFFF}, {0xE0000, 0xE0FFF}};
     uint32_t c = len == 1 ? s[0] : (uint32_t)s[0] & (0xFFu >> (len + 1));
     if (len > t.len || (s[0] >= 0x80 && s[0] < 0xC0) || s[0] >= 0xF8)
         return 0;
@@ -346,7 +350,7 @@ static const char month_names[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 static uint64_t days_in(uint64_t year, uint64_t month)
 {
     bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-    return month == 2 ? 28 + leap : 30 + ((month + (month > 7)) & 1);
+    return month == 2 ? 28u + leap : 30u + ((month + (month > 7)) & 1u);
 }
 
 /* Days from 1 March of year 0 (Gregorian) to the day: months counted from March have their leap day last. */
@@ -366,9 +370,11 @@ typedef struct moment {
 static bool moment_to_ns(const moment *m, uint64_t *ns)
 {
     uint64_t s;
-    if (m->year < 1969 || m->year > 2553 || m->month < 1 || m->month > 12 || m->day < 1 || m->day > days_in(m->year, m->month) || m->hour > 23 || m->minute > 59 || m->second > 60)
+    if (m->year < 1969 || m->year > 2553 || m->month < 1 || m->month > 12 || m->day < 1 ||
+        m->day > days_in(m->year, m->month) || m->hour > 23 || m->minute > 59 || m->second > 60)
         return false;
-    s = day_number(m->year, m->month, m->day) * 86400 + m->hour * 3600 + m->minute * 60 + m->second + m->west_s - m->east_s;
+    s = day_number(m->year, m->month, m->day) * 86400 + m->hour * 3600 + m->minute * 60 +
+        m->second + m->west_s - m->east_s;
     if (s < EPOCH_DAY * 86400)
         return false;
     *ns = (s - EPOCH_DAY * 86400) * RATELIMIT_SECOND + m->part_ns;
@@ -408,7 +414,8 @@ static bool month_name(text *t, uint64_t *month)
 
 static bool clock_time(text *t, moment *m)
 {
-    return number(t, 2, 2, &m->hour) && skip(t, ':') && number(t, 2, 2, &m->minute) && skip(t, ':') && number(t, 2, 2, &m->second) && fraction(t, &m->part_ns);
+    return number(t, 2, 2, &m->hour) && skip(t, ':') && number(t, 2, 2, &m->minute) &&
+           skip(t, ':') && number(t, 2, 2, &m->second) && fraction(t, &m->part_ns);
 }
 
 /* "17/May/2015:10:05:03 +0200]" */
@@ -417,10 +424,12 @@ static bool clf_time(text *t, uint64_t *ns)
     moment m = {0};
     uint64_t zone;
     bool west;
-    if (!(number(t, 1, 2, &m.day) && skip(t, '/') && month_name(t, &m.month) && skip(t, '/') && number(t, 4, 4, &m.year) && skip(t, ':') && clock_time(t, &m) && skip(t, ' ')))
+    if (!(number(t, 1, 2, &m.day) && skip(t, '/') && month_name(t, &m.month) && skip(t, '/') &&
+          number(t, 4, 4, &m.year) && skip(t, ':') && clock_time(t, &m) && skip(t, ' ')))
         return false;
     west = skip(t, '-');
-    if (!(west || skip(t, '+')) || !number(t, 4, 4, &zone) || !skip(t, ']'))
+    if (!(west || skip(t, '+')) || !number(t, 4, 4, &zone) || zone > 1400 || zone % 100 > 59 ||
+        !skip(t, ']'))
         return false;
     zone = zone / 100 * 3600 + zone % 100 * 60;
     m.west_s = west ? zone : 0;
@@ -438,11 +447,14 @@ static line_text time_text(uint64_t ns, dating date)
     unsigned hour = (unsigned)m.hour, minute = (unsigned)m.minute, second = (unsigned)m.second;
     const char *name = month_names + (m.month - 1) * 3;
     if (date == NO_DATE)
-        snprintf(out.at, sizeof out.at, "%u:%02u:%02u", (unsigned)(ns / RATELIMIT_HOUR), minute, second);
+        snprintf(out.at, sizeof out.at, "%u:%02u:%02u", (unsigned)(ns / RATELIMIT_HOUR), minute,
+                 second);
     else if (date == DATE_ONLY)
-        snprintf(out.at, sizeof out.at, "%u %.3s %02u:%02u:%02u", (unsigned)m.day, name, hour, minute, second);
+        snprintf(out.at, sizeof out.at, "%u %.3s %02u:%02u:%02u", (unsigned)m.day, name, hour,
+                 minute, second);
     else
-        snprintf(out.at, sizeof out.at, "%u %.3s %u %02u:%02u:%02u", (unsigned)m.day, name, (unsigned)m.year, hour, minute, second);
+        snprintf(out.at, sizeof out.at, "%u %.3s %u %02u:%02u:%02u", (unsigned)m.day, name,
+                 (unsigned)m.year, hour, minute, second);
     return out;
 }
 
@@ -450,7 +462,9 @@ static line_text iso_time(uint64_t ns)
 {
     line_text out;
     moment m = moment_of(ns);
-    snprintf(out.at, sizeof out.at, "%04u-%02u-%02uT%02u:%02u:%02u.%09uZ", (unsigned)m.year, (unsigned)m.month, (unsigned)m.day, (unsigned)m.hour, (unsigned)m.minute, (unsigned)m.second, (unsigned)m.part_ns);
+    snprintf(out.at, sizeof out.at, "%04u-%02u-%02uT%02u:%02u:%02u.%09uZ", (unsigned)m.year,
+             (unsigned)m.month, (unsigned)m.day, (unsigned)m.hour, (unsigned)m.minute,
+             (unsigned)m.second, (unsigned)m.part_ns);
     return out;
 }
 
@@ -463,7 +477,7 @@ typedef struct key {
     uint64_t requests, refused;
 } key;
 
-typedef struct keys {
+typedef struct key_set {
     key *list;
     size_t count, room;
     uint32_t *index; /* number of a key + 1, open addressing, at most half full */
@@ -471,7 +485,7 @@ typedef struct keys {
     char *block; /* texts are cut from it */
     size_t block_left;
     uint64_t secret;
-} keys;
+} key_set;
 
 #define PRIME UINT64_C(0x7FFFFFFF)
 
@@ -496,7 +510,7 @@ static uint64_t random_secret(void)
     return 65536 + secret % (PRIME - 65537);
 }
 
-static void keys_reindex(keys *k)
+static void keys_reindex(key_set *k)
 {
     size_t size = k->index_size ? k->index_size * 2 : 4096, i, at;
     k->index = (uint32_t *)resize(FOR_KEYS, k->index, k->index_size, size, sizeof *k->index);
@@ -509,7 +523,7 @@ static void keys_reindex(keys *k)
     }
 }
 
-static char *keys_store(keys *k, text t)
+static char *keys_store(key_set *k, text t)
 {
     char *at;
     if (k->block_left < t.len + 1) {
@@ -524,7 +538,7 @@ static char *keys_store(keys *k, text t)
     return at;
 }
 
-static uint32_t key_number(keys *k, text t)
+static uint32_t key_number(key_set *k, text t)
 {
     uint32_t hash = hash_of(k->secret, t);
     key *new_key;
@@ -537,7 +551,8 @@ static uint32_t key_number(keys *k, text t)
             return k->index[at] - 1;
     }
     if (k->count == k->room) {
-        k->list = (key *)resize(FOR_KEYS, k->list, k->room, k->room ? k->room * 2 : 1024, sizeof *k->list);
+        k->list = (key *)resize(FOR_KEYS, k->list, k->room, k->room ? k->room * 2 : 1024,
+                                sizeof *k->list);
         k->room = k->room ? k->room * 2 : 1024;
     }
     if (k->count >= UINT32_MAX - 1)
@@ -579,14 +594,15 @@ typedef struct source {
 
 typedef struct input {
     const options *opt;
-    keys keys;
+    key_set keys;
     source *sources;
     size_t source_count;
     uint64_t bytes_done, bytes_total, bytes_next; /* for the progress bar; total 0: not known */
     bool bar;
     uint64_t bad_lines, first_bad_line;
     const char *first_bad_file;
-    uint64_t disordered, disorder_ns; /* requests earlier than one read before, the largest step back */
+    uint64_t disordered,
+        disorder_ns; /* requests earlier than one read before, the largest step back */
     uint64_t too_late, now_ns;
     bool without_year;
 } input;
@@ -599,10 +615,14 @@ static void progress(input *in)
     in->bytes_next = in->bytes_done + (step > 1000000 ? step : 1000000);
     if (in->bytes_total > in->bytes_done) {
         unsigned tenth = (unsigned)(in->bytes_done * 40 / in->bytes_total);
-        fprintf(stderr, "\rreplay: [%.*s%.*s] %3u %%  %s of", (int)tenth, "########################################", (int)(40 - tenth), "........................................", (unsigned)(in->bytes_done * 100 / in->bytes_total), bytes_text(in->bytes_done).at);
+        fprintf(stderr, "\rreplay: [%.*s%.*s] %3u %%  %s of", (int)tenth,
+                "########################################", (int)(40 - tenth),
+                "........................................",
+                (unsigned)(in->bytes_done * 100 / in->bytes_total), bytes_text(in->bytes_done).at);
         fprintf(stderr, " %s\033[K", bytes_text(in->bytes_total).at);
     } else {
-        fprintf(stderr, "\rreplay: %s read, %s keys\033[K", bytes_text(in->bytes_done).at, commas(in->keys.count).at);
+        fprintf(stderr, "\rreplay: %s read, %s keys\033[K", bytes_text(in->bytes_done).at,
+                commas(in->keys.count).at);
     }
     progress_shown = true;
 }
@@ -677,7 +697,8 @@ static bool is_address(text t)
 static text clf_host(text before)
 {
     text first, second;
-    if (next_field(&before, &first) && !is_address(first) && next_field(&before, &second) && is_address(second))
+    if (next_field(&before, &first) && !is_address(first) && next_field(&before, &second) &&
+        is_address(second))
         return second;
     return first;
 }
@@ -759,7 +780,8 @@ static bool ssh_address(text rest, text *address)
         return address->len > 0;
     named = next_field(&rest, &field) && field.at[field.len - 1] == ':';
     while (next_field(&rest, &field)) {
-        if (before.at && before.len == 4 && memcmp(before.at, "from", 4) == 0 && is_address(field)) {
+        if (before.at && before.len == 4 && memcmp(before.at, "from", 4) == 0 &&
+            is_address(field)) {
             *address = field;
             return true;
         }
@@ -774,7 +796,9 @@ static bool parse_ssh(text line, source *s, parts *p)
     if (!month_name(&line, &m.month) || !skip(&line, ' '))
         return false;
     skip(&line, ' ');
-    if (!(number(&line, 1, 2, &m.day) && skip(&line, ' ') && clock_time(&line, &m) && skip(&line, ' ')) || !ssh_address(line, &p->address))
+    if (!(number(&line, 1, 2, &m.day) && skip(&line, ' ') && clock_time(&line, &m) &&
+          skip(&line, ' ')) ||
+        !ssh_address(line, &p->address))
         return false;
     m.year = year_of(s, m.month);
     return moment_to_ns(&m, &p->time_ns);
@@ -783,7 +807,8 @@ static bool parse_ssh(text line, source *s, parts *p)
 static bool parse_plain(text line, parts *p)
 {
     uint64_t s, ns;
-    if (!number(&line, 1, 20, &s) || !fraction(&line, &ns) || line.len == 0 || !is_blank(line.at[0]) || s > (UINT64_MAX - ns) / RATELIMIT_SECOND)
+    if (!number(&line, 1, 20, &s) || !fraction(&line, &ns) || line.len == 0 ||
+        !is_blank(line.at[0]) || s > (UINT64_MAX - ns) / RATELIMIT_SECOND)
         return false;
     p->time_ns = s * RATELIMIT_SECOND + ns;
     p->plain = true;
@@ -1058,7 +1083,8 @@ static ratelimit_table *new_table(const options *opt, size_t bytes, ratelimit_fu
     table_options.when_full = when_full;
     if (bytes == 0)
         fail(1, "out of memory: too many keys");
-    status = ratelimit_table_init(&table, resize(FOR_TABLES, NULL, 0, bytes, 1), bytes, &table_options);
+    status =
+        ratelimit_table_init(&table, resize(FOR_TABLES, NULL, 0, bytes, 1), bytes, &table_options);
     if (status != RATELIMIT_OK)
         fail(1, "cannot make a table of %zu bytes: %s", bytes, ratelimit_status_text(status));
     return table;
@@ -1070,7 +1096,8 @@ static void decider_init(decider *d, const options *opt, bool fixed)
     d->opt = opt;
     d->fixed = fixed;
     if (fixed)
-        d->table[d->tables++] = new_table(opt, ratelimit_table_bytes((size_t)opt->table_keys), opt->when_full);
+        d->table[d->tables++] =
+            new_table(opt, ratelimit_table_bytes((size_t)opt->table_keys), opt->when_full);
 }
 
 static ratelimit_table *table_of(decider *d, uint32_t number)
@@ -1081,7 +1108,9 @@ static ratelimit_table *table_of(decider *d, uint32_t number)
     for (; number >= keys_in; i++, keys_in *= 2)
         number -= (uint32_t)keys_in;
     for (; d->tables <= i; d->tables++)
-        d->table[d->tables] = new_table(d->opt, ratelimit_table_bytes((FIRST_KEYS << d->tables) * ROOMINESS * d->opt->limits), RATELIMIT_EVICT);
+        d->table[d->tables] = new_table(
+            d->opt, ratelimit_table_bytes((FIRST_KEYS << d->tables) * ROOMINESS * d->opt->limits),
+            RATELIMIT_EVICT);
     return d->table[i];
 }
 
@@ -1160,8 +1189,19 @@ typedef struct series {
     size_t width; /* which of widths */
 } series;
 
-static const uint64_t widths[] = {RATELIMIT_MILLISECOND, 10 * RATELIMIT_MILLISECOND, 100 * RATELIMIT_MILLISECOND, RATELIMIT_SECOND, 2 * RATELIMIT_SECOND, 10 * RATELIMIT_SECOND, 30 * RATELIMIT_SECOND, RATELIMIT_MINUTE, 2 * RATELIMIT_MINUTE, 10 * RATELIMIT_MINUTE, 30 * RATELIMIT_MINUTE, RATELIMIT_HOUR, 3 * RATELIMIT_HOUR, 6 * RATELIMIT_HOUR, 12 * RATELIMIT_HOUR, RATELIMIT_DAY, 2 * RATELIMIT_DAY, 14 * RATELIMIT_DAY, 28 * RATELIMIT_DAY, 364 * RATELIMIT_DAY, 3640 * RATELIMIT_DAY};
-static const char *const width_names[] = {"millisecond", "10 milliseconds", "100 milliseconds", "second", "2 seconds", "10 seconds", "30 seconds", "minute", "2 minutes", "10 minutes", "30 minutes", "hour", "3 hours", "6 hours", "12 hours", "day", "2 days", "14 days", "28 days", "364 days", "3640 days"};
+static const uint64_t widths[] = {
+    RATELIMIT_MILLISECOND, 10 * RATELIMIT_MILLISECOND, 100 * RATELIMIT_MILLISECOND,
+    RATELIMIT_SECOND,      2 * RATELIMIT_SECOND,       10 * RATELIMIT_SECOND,
+    30 * RATELIMIT_SECOND, RATELIMIT_MINUTE,           2 * RATELIMIT_MINUTE,
+    10 * RATELIMIT_MINUTE, 30 * RATELIMIT_MINUTE,      RATELIMIT_HOUR,
+    3 * RATELIMIT_HOUR,    6 * RATELIMIT_HOUR,         12 * RATELIMIT_HOUR,
+    RATELIMIT_DAY,         2 * RATELIMIT_DAY,          14 * RATELIMIT_DAY,
+    28 * RATELIMIT_DAY,    364 * RATELIMIT_DAY,        3640 * RATELIMIT_DAY};
+static const char *const width_names[] = {
+    "millisecond", "10 milliseconds", "100 milliseconds", "second",     "2 seconds",  "10 seconds",
+    "30 seconds",  "minute",          "2 minutes",        "10 minutes", "30 minutes", "hour",
+    "3 hours",     "6 hours",         "12 hours",         "day",        "2 days",     "14 days",
+    "28 days",     "364 days",        "3640 days"};
 
 static void widen(series *s)
 {
@@ -1250,7 +1290,8 @@ static void count_verdict(run *r, const request *req, const verdict *v)
     if (r->opt->decisions && r->in.source_count > 1)
         printf("%" PRIu32 ":", req->file);
     if (r->opt->decisions)
-        printf("%" PRIu64 " %d %" PRIu64 " %" PRIu64 "\n", req->line, v->allowed, v->remaining, v->retry_after_ns);
+        printf("%" PRIu64 " %d %" PRIu64 " %" PRIu64 "\n", req->line, v->allowed, v->remaining,
+               v->retry_after_ns);
 }
 
 static void decide_batch(run *r)
@@ -1270,7 +1311,7 @@ static void decide_batch(run *r)
     }
     r->batched = 0;
     if (r->opt->decisions)
-        check_output(stdout, "to standard output", false);
+        check_output(stdout, "to standard output");
 }
 
 static void replay_one(run *r, const request *req)
@@ -1291,7 +1332,8 @@ static void find_top(run *r)
     uint32_t number;
     size_t at;
     for (number = 0; number < r->in.keys.count; number++) {
-        if (list[number].refused == 0 || (r->top_count == TOP && !more_refused(list, number, r->top[TOP - 1])))
+        if (list[number].refused == 0 ||
+            (r->top_count == TOP && !more_refused(list, number, r->top[TOP - 1])))
             continue;
         r->top_count += r->top_count < TOP;
         for (at = r->top_count - 1; at && more_refused(list, number, r->top[at - 1]); at--)
@@ -1324,7 +1366,8 @@ static void records_read(records *all, input *in)
         if (all->count == all->room) {
             size_t room = all->room ? all->room * 2 : 4096;
             all->list = (request *)resize(FOR_RECORDS, all->list, all->room, room, sizeof r);
-            all->next = (uint32_t *)resize(FOR_RECORDS, all->next, all->room, room, sizeof *all->next);
+            all->next =
+                (uint32_t *)resize(FOR_RECORDS, all->next, all->room, room, sizeof *all->next);
             all->room = room;
         }
         if (all->count >= UINT32_MAX - 1)
@@ -1375,7 +1418,8 @@ static bool refuses_key(const records *all, uint32_t k, const ratelimit_limit *l
     ratelimit_bucket bucket = {0, 0};
     uint32_t i;
     for (i = all->first[k]; i; i = all->next[i - 1])
-        if (!ratelimit_bucket_take(&bucket, limit, all->list[i - 1].cost, all->list[i - 1].time_ns, NULL))
+        if (!ratelimit_bucket_take(&bucket, limit, all->list[i - 1].cost, all->list[i - 1].time_ns,
+                                   NULL))
             return true;
     return false;
 }
@@ -1404,7 +1448,7 @@ static uint64_t two_digits(size_t i)
 
 /* The steps of bursts and of rates, these in tokens per day (1/h is 24, 1/m is 1440). */
 #define BURSTS (9 + 12 * 90)
-#define RATES (23 + 59 + 12 * 90)
+#define RATES  (23 + 59 + 12 * 90)
 
 static uint64_t burst_step(size_t i)
 {
@@ -1464,16 +1508,18 @@ static bool suggest(const records *all, size_t *best_rate, size_t *best_burst)
 static ratelimit_limit readable_limit(size_t rate, size_t burst)
 {
     uint64_t per_day = rate_step(rate);
-    static const uint64_t periods[] = {RATELIMIT_SECOND, RATELIMIT_MINUTE, RATELIMIT_HOUR, RATELIMIT_DAY};
+    static const uint64_t periods[] = {RATELIMIT_SECOND, RATELIMIT_MINUTE, RATELIMIT_HOUR,
+                                       RATELIMIT_DAY};
     size_t i = 0;
     while (per_day % (RATELIMIT_DAY / periods[i]))
         i++;
-    return ratelimit_limit_make(per_day / (RATELIMIT_DAY / periods[i]), periods[i], burst_step(burst));
+    return ratelimit_limit_make(per_day / (RATELIMIT_DAY / periods[i]), periods[i],
+                                burst_step(burst));
 }
 
-static uint64_t share_of(uint64_t keys, uint64_t share)
+static uint64_t share_of(uint64_t count, uint64_t share)
 {
-    return keys / SHARE_ONE * share + keys % SHARE_ONE * share / SHARE_ONE;
+    return count / SHARE_ONE * share + count % SHARE_ONE * share / SHARE_ONE;
 }
 
 static void run_suggest(run *r, options *opt, records *all)
@@ -1492,4 +1538,871 @@ static void run_suggest(run *r, options *opt, records *all)
         static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
         opt->limit[opt->limits++] = r->found ? r->suggested : unlimited;
     }
+}
+
+/* ---- showing: what all reports share --------------------------------------------------------------------------- */
+
+typedef struct label {
+    char at[MAX_LIMITS * 84];
+} label;
+
+static label limits_label(const options *opt)
+{
+    label out;
+    size_t i, len = 0;
+    for (i = 0; i < opt->limits; i++) {
+        len += (size_t)snprintf(out.at + len, sizeof out.at - len, "%s", i ? ", " : "");
+        len += ratelimit_limit_format(&opt->limit[i], out.at + len, sizeof out.at - len);
+    }
+    return out;
+}
+
+static line_text key_label(const options *opt)
+{
+    static const char *const names[] = {"address", "path", "address and path"};
+    line_text out;
+    if (opt->key == KEY_FIELD)
+        snprintf(out.at, sizeof out.at, "field %" PRIu64, opt->field);
+    else
+        snprintf(out.at, sizeof out.at, "%s", names[opt->key]);
+    return out;
+}
+
+static line_text limit_text(const ratelimit_limit *limit)
+{
+    char buffer[80];
+    line_text out;
+    ratelimit_limit_format(limit, buffer, sizeof buffer);
+    snprintf(out.at, sizeof out.at, "%.63s", buffer);
+    return out;
+}
+
+static dating dating_of(const run *r)
+{
+    return r->in.without_year                 ? DATE_ONLY
+           : r->last_ns < 366 * RATELIMIT_DAY ? NO_DATE
+                                              : DATE_AND_YEAR;
+}
+
+/* "3 Mar 2026 14:00:00 to 3 Mar 2026 14:59:59 UTC" */
+static label span_label(const run *r)
+{
+    label out;
+    dating date = dating_of(r);
+    snprintf(out.at, sizeof out.at, "%s to %s%s", time_text(r->first_ns, date).at,
+             time_text(r->last_ns, date).at, date == DATE_AND_YEAR ? " UTC" : "");
+    return out;
+}
+
+/* The width of bins, at least as wide as those of s, of which at most `most` fit into the time that s shows. */
+static uint64_t tick_width(const series *s, uint64_t most)
+{
+    size_t i = s->width;
+    uint64_t span = s->count * widths[s->width];
+    while (span / widths[i] > most && i + 1 < sizeof widths / sizeof *widths)
+        i++;
+    return widths[i];
+}
+
+static line_text tick_label(uint64_t ns, uint64_t width, dating date)
+{
+    line_text out;
+    moment m = moment_of(ns);
+    unsigned hour = (unsigned)m.hour, minute = (unsigned)m.minute, second = (unsigned)m.second;
+    const char *name = month_names + (m.month - 1) * 3;
+    if (width < RATELIMIT_SECOND)
+        snprintf(out.at, sizeof out.at, "%02u.%03u", second,
+                 (unsigned)(m.part_ns / RATELIMIT_MILLISECOND));
+    else if (date == NO_DATE)
+        snprintf(out.at, sizeof out.at, "%s", time_text(ns, date).at);
+    else if (width >= 364 * RATELIMIT_DAY)
+        snprintf(out.at, sizeof out.at, "%u", (unsigned)m.year);
+    else if (ns % RATELIMIT_DAY == 0)
+        snprintf(out.at, sizeof out.at, "%u %.3s", (unsigned)m.day, name);
+    else if (width < RATELIMIT_MINUTE)
+        snprintf(out.at, sizeof out.at, "%02u:%02u:%02u", hour, minute, second);
+    else
+        snprintf(out.at, sizeof out.at, "%02u:%02u", hour, minute);
+    return out;
+}
+
+/* 1, 2 or 5 times a power of ten, at least value. */
+static uint64_t round_up(uint64_t value)
+{
+    uint64_t ten = 1;
+    while (ten < value && ten <= UINT64_MAX / 100)
+        ten *= 10;
+    return value <= ten / 5 && ten >= 5 ? ten / 5 : value <= ten / 2 && ten >= 2 ? ten / 2 : ten;
+}
+
+/* ---- showing: on a terminal ------------------------------------------------------------------------------------ */
+
+#define CHART_COLUMNS 72
+#define CHART_ROWS    10
+
+typedef struct style {
+    const char *allowed, *refused_color, *side, *corner, *floor, *tick, *off;
+    const char *refused[9]; /* by eighths of a row, from nothing to all of it */
+} style;
+
+static const style ascii_style = {":", "",  "|", "+",
+                                  "-", "+", "",  {" ", "_", "_", "_", "_", "#", "#", "#", "#"}};
+
+#define UTF8_LINES "\342\224\202", "\342\224\224", "\342\224\200", "\342\224\264"
+#define UTF8_EIGHTHS                                                                               \
+  {                                                                                                \
+    " ", "\342\226\201", "\342\226\202", "\342\226\203", "\342\226\204", "\342\226\205",           \
+        "\342\226\206", "\342\226\207", "\342\226\210"                                             \
+  }
+static const style utf8_style = {"\342\226\221", "", UTF8_LINES, "", UTF8_EIGHTHS};
+static const style color_style = {"\033[34m\342\226\210", "\033[31m", UTF8_LINES, "\033[0m",
+                                  UTF8_EIGHTHS};
+
+static const style *find_style(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    const char *value = NULL, *term = getenv("TERM");
+    size_t i;
+    for (i = 0; i < 3 && (!value || !*value); i++)
+        value = getenv(names[i]);
+    if (!value || (!strstr(value, "UTF-8") && !strstr(value, "utf8") && !strstr(value, "UTF8")))
+        return &ascii_style;
+    return isatty(STDOUT_FILENO) == 1 && !getenv("NO_COLOR") && term && strcmp(term, "dumb") != 0
+               ? &color_style
+               : &utf8_style;
+}
+
+/* value in parts of the chart's height, rounded; what is not nothing is seen. */
+static uint64_t parts_of(uint64_t value, uint64_t scale, unsigned count)
+{
+    uint64_t share = (uint64_t)((double)value * count / (double)scale + 0.5);
+    return value && share == 0 ? 1 : share;
+}
+
+/* Allowed in whole rows, refused in eighths of a row on top of it. */
+static void chart_cell(const bin *b, uint64_t row, uint64_t scale, size_t width, const style *look)
+{
+    uint64_t allowed = parts_of(b->allowed, scale, CHART_ROWS);
+    uint64_t refused = parts_of(b->refused, scale, CHART_ROWS * 8);
+    uint64_t below = row >= allowed ? (row - allowed) * 8 : 0,
+             eighths = refused > below ? refused - below : 0;
+    size_t i;
+    if (row >= allowed)
+        fputs(eighths ? look->refused_color : "", stdout);
+    for (i = 0; i < width; i++)
+        fputs(row < allowed ? look->allowed : look->refused[eighths < 8 ? eighths : 8], stdout);
+    fputs(row < allowed || eighths ? look->off : "", stdout);
+}
+
+static void chart_axis(const series *s, size_t width, dating date, const style *look)
+{
+    uint64_t step = tick_width(s, 6);
+    char labels[CHART_COLUMNS + 32];
+    size_t i, end = 0;
+    memset(labels, ' ', sizeof labels);
+    printf("  %9s %s", "0", look->corner);
+    for (i = 0; i < s->count * width; i++) {
+        uint64_t at = bin_begin(s, i / width);
+        bool tick = i % width == 0 && at % step == 0;
+        if (tick && (end == 0 || i > end)) {
+            line_text name = tick_label(at, step, date);
+            memcpy(labels + i, name.at, strlen(name.at));
+            end = i + strlen(name.at);
+        }
+        fputs(tick ? look->tick : look->floor, stdout);
+    }
+    printf("\n%13s%.*s\n", "", (int)end, labels);
+}
+
+static void print_chart(const run *r)
+{
+    static series s; /* 64 KiB: a copy, made coarser */
+    const style *look = find_style();
+    uint64_t scale, row;
+    size_t i, width;
+    s = r->series;
+    narrow_to(&s, CHART_COLUMNS);
+    width = CHART_COLUMNS / s.count < 4 ? CHART_COLUMNS / s.count : 4;
+    scale = round_up(series_peak(&s));
+    printf("\n  requests per %s     %s%s allowed   ", width_names[s.width], look->allowed,
+           look->off);
+    printf("%s%s%s refused\n\n", look->refused_color, look->refused[8], look->off);
+    for (row = CHART_ROWS; row--;) {
+        bool named = row + 1 == CHART_ROWS || (row + 1 == CHART_ROWS / 2 && scale % 2 == 0);
+        printf("  %9s %s", named ? commas(scale * (row + 1) / CHART_ROWS).at : "", look->side);
+        for (i = 0; i < s.count; i++)
+            chart_cell(&s.bins[i], row, scale, width, look);
+        putchar('\n');
+    }
+    chart_axis(&s, width, dating_of(r), look);
+}
+
+static void print_counts(const run *r)
+{
+    printf("  requests      %13s", commas(r->requests).at);
+    if (r->requests)
+        printf("   %s", span_label(r).at);
+    putchar('\n');
+    printf("  keys          %13s\n", commas(r->in.keys.count).at);
+    printf("  allowed       %13s\n", commas(r->requests - r->refused).at);
+    printf("  refused       %13s   %s of requests\n", commas(r->refused).at,
+           percent(r->refused, r->requests).at);
+    printf("  keys refused  %13s   %s of keys, at least once\n", commas(r->keys_refused).at,
+           percent(r->keys_refused, r->in.keys.count).at);
+    if (r->never)
+        printf("  above burst   %13s   of refused: they cost more than a burst, waiting does not "
+               "help\n",
+               commas(r->never).at);
+    printf("  bad lines     %13s", commas(r->in.bad_lines).at);
+    if (r->in.bad_lines)
+        printf("   the first is line %s", commas(r->in.first_bad_line).at);
+    if (r->in.bad_lines && r->in.source_count > 1)
+        printf(" of %s", r->in.first_bad_file);
+    putchar('\n');
+}
+
+static void print_top(const run *r)
+{
+    size_t i;
+    if (r->top_count)
+        printf("\n  most refused%44srefused   of requests\n", "");
+    for (i = 0; i < r->top_count; i++) {
+        const key *k = &r->in.keys.list[r->top[i]];
+        printf("  ");
+        printf("%*s", (int)(50 - put_text(stdout, key_text(k), 50, PLAIN)), "");
+        printf(" %12s %13s\n", commas(k->refused).at, commas(k->requests).at);
+    }
+}
+
+static void print_suggestion(const run *r)
+{
+    uint64_t minute;
+    printf("\n  the tightest limit that refuses anything to no more than %s of %s keys (%s)\n",
+           commas(r->may_refuse).at, commas(r->in.keys.count).at,
+           percent(r->opt->share, SHARE_ONE).at);
+    if (!r->found) {
+        printf("      none found\n");
+        return;
+    }
+    minute =
+        r->suggested.burst + r->suggested.tokens * (RATELIMIT_DAY / r->suggested.per_ns) / 1440;
+    printf("\n--limit \"%s\"\n\n", limit_text(&r->suggested).at);
+    printf("      refuses something to %s of them, lets one have at most %s tokens in a minute\n",
+           commas(r->suggested_refuses).at, commas(minute).at);
+}
+
+static void print_exactness(const run *r)
+{
+    ratelimit_table_counts exact = decider_counts(&r->exact, r->last_ns);
+    if (exact.evicted)
+        printf("  NOT EXACT: %s keys were forced out of the tables\n", commas(exact.evicted).at);
+    else
+        printf("  exact: no key was forced out of the tables\n");
+    if (r->small.fixed) {
+        ratelimit_table_counts small = decider_counts(&r->small, r->last_ns);
+        printf("  a table for %s keys (%s, %s places): %s keys forced out, %s refused for want of "
+               "room;\n",
+               commas(r->opt->table_keys).at, bytes_text(small.bytes).at, commas(small.capacity).at,
+               commas(small.evicted).at, commas(small.refused).at);
+        printf(
+            "      it allows %s requests that are refused above, and refuses %s that are allowed\n",
+            commas(r->too_lenient).at, commas(r->too_strict).at);
+    }
+}
+
+static void print_notes(FILE *out, const run *r)
+{
+    const input *in = &r->in;
+    if (in->disordered)
+        fprintf(out,
+                "  %s requests stood out of order, by up to %" PRIu64
+                ".%03u s; %s came too late for --reorder %" PRIu64 "\n",
+                commas(in->disordered).at, in->disorder_ns / RATELIMIT_SECOND,
+                (unsigned)(in->disorder_ns / RATELIMIT_MILLISECOND % 1000),
+                in->too_late ? commas(in->too_late).at : "none", r->opt->reorder);
+    else if (in->too_late)
+        fprintf(out, "  %s requests came too late to be taken in order of time\n",
+                commas(in->too_late).at);
+    if (in->without_year)
+        fprintf(out,
+                "  the log has no years: its first line is taken to be of %" PRIu64 " (--year)\n",
+                r->opt->year);
+    if (r->requests == 0 && in->bad_lines)
+        fprintf(out, "  no line could be read as a request with a key by %s (see --help)\n",
+                key_label(r->opt).at);
+}
+
+static void print_costs(const run *r)
+{
+    uint64_t whole = r->whole_ns ? r->whole_ns : 1, deciding = r->deciding_ns ? r->deciding_ns : 1,
+             memory = 0;
+    size_t i;
+    for (i = 0; i < MEMORY_KINDS; i++)
+        memory += memory_used[i];
+    printf("  memory: %s (tables %s, ", bytes_text(memory).at,
+           bytes_text(memory_used[FOR_TABLES]).at);
+    printf("keys %s, reading and sorting %s", bytes_text(memory_used[FOR_KEYS]).at,
+           bytes_text(memory_used[FOR_READING]).at);
+    if (memory_used[FOR_RECORDS])
+        printf(", records %s", bytes_text(memory_used[FOR_RECORDS]).at);
+    printf(")\n  %s decisions per second; ",
+           commas((uint64_t)((double)r->requests * 1e9 / (double)deciding)).at);
+    printf("%s requests per second with reading and sorting\n",
+           commas((uint64_t)((double)r->requests * 1e9 / (double)whole)).at);
+}
+
+static void print_report(const run *r)
+{
+    printf("%s per %s%s\n\n", limits_label(r->opt).at, key_label(r->opt).at,
+           r->opt->cost_bytes ? ", in bytes" : "");
+    print_counts(r);
+    print_top(r);
+    if (r->requests)
+        print_chart(r);
+    if (r->opt->suggest)
+        print_suggestion(r);
+    putchar('\n');
+    print_exactness(r);
+    print_notes(stdout, r);
+    print_costs(r);
+}
+
+/* ---- showing: JSON --------------------------------------------------------------------------------------------- */
+
+static void json_counts(const run *r)
+{
+    const input *in = &r->in;
+    printf("  \"requests\": %" PRIu64 ",\n  \"keys\": %zu,\n", r->requests, in->keys.count);
+    printf("  \"allowed\": %" PRIu64 ",\n  \"refused\": %" PRIu64 ",\n", r->requests - r->refused,
+           r->refused);
+    printf("  \"share_refused\": %.6f,\n",
+           r->requests ? (double)r->refused / (double)r->requests : 0.0);
+    printf("  \"keys_refused\": %" PRIu64 ",\n  \"above_burst\": %" PRIu64 ",\n", r->keys_refused,
+           r->never);
+    printf("  \"bad_lines\": %" PRIu64 ",\n", in->bad_lines);
+    if (in->bad_lines) {
+        printf("  \"first_bad_line\": %" PRIu64 ",\n  \"first_bad_file\": \"", in->first_bad_line);
+        put_text(stdout, as_text(in->first_bad_file), SIZE_MAX / 2, JSON);
+        printf("\",\n");
+    }
+    printf("  \"out_of_order\": %" PRIu64 ",\n  \"out_of_order_ns\": %" PRIu64
+           ",\n  \"too_late\": %" PRIu64 ",\n",
+           in->disordered, in->disorder_ns, in->too_late);
+    if (in->without_year)
+        printf("  \"assumed_year\": %" PRIu64 ",\n", r->opt->year);
+    if (r->requests)
+        printf("  \"first_time\": \"%s\",\n  \"last_time\": \"%s\",\n", iso_time(r->first_ns).at,
+               iso_time(r->last_ns).at);
+}
+
+static void json_lists(const run *r)
+{
+    static series s;
+    size_t i;
+    s = r->series;
+    narrow_to(&s, 1000);
+    printf("  \"most_refused\": [");
+    for (i = 0; i < r->top_count; i++) {
+        const key *k = &r->in.keys.list[r->top[i]];
+        printf("%s\n    {\"key\": \"", i ? "," : "");
+        put_text(stdout, key_text(k), SIZE_MAX / 2, JSON);
+        printf("\", \"refused\": %" PRIu64 ", \"requests\": %" PRIu64 "}", k->refused, k->requests);
+    }
+    printf("%s],\n  \"bin_ns\": %" PRIu64 ",\n  \"bins\": [", r->top_count ? "\n  " : "",
+           widths[s.width]);
+    for (i = 0; i < s.count; i++)
+        printf("%s\n    {\"time\": \"%s\", \"allowed\": %" PRIu64 ", \"refused\": %" PRIu64 "}",
+               i ? "," : "", iso_time(bin_begin(&s, i)).at, s.bins[i].allowed, s.bins[i].refused);
+    printf("%s],\n", s.count ? "\n  " : "");
+}
+
+static void json_table(const char *name, const run *r, const decider *d)
+{
+    ratelimit_table_counts counts = decider_counts(d, r->last_ns);
+    printf("  \"%s\": {\"capacity\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"evicted\": %" PRIu64
+           ", \"refused_for_room\": %" PRIu64,
+           name, counts.capacity, counts.bytes, counts.evicted, counts.refused);
+    if (d->fixed)
+        printf(", \"allowed_wrongly\": %" PRIu64 ", \"refused_wrongly\": %" PRIu64, r->too_lenient,
+               r->too_strict);
+    printf("},\n");
+}
+
+static void print_json(const run *r)
+{
+    uint64_t memory = 0;
+    size_t i;
+    printf("{\n  \"limits\": [");
+    for (i = 0; i < r->opt->limits; i++)
+        printf("%s\"%s\"", i ? ", " : "", limit_text(&r->opt->limit[i]).at);
+    printf("],\n  \"key\": \"%s\",\n  \"cost\": \"%s\",\n", key_label(r->opt).at,
+           r->opt->cost_bytes ? "bytes" : "requests");
+    json_counts(r);
+    json_lists(r);
+    json_table("table", r, &r->exact);
+    if (r->small.fixed)
+        json_table("small_table", r, &r->small);
+    if (r->opt->suggest && r->found)
+        printf("  \"suggested\": \"%s\",\n  \"suggested_keys_refused\": %" PRIu64 ",\n",
+               limit_text(&r->suggested).at, r->suggested_refuses);
+    else if (r->opt->suggest)
+        printf("  \"suggested\": null,\n");
+    for (i = 0; i < MEMORY_KINDS; i++)
+        memory += memory_used[i];
+    printf("  \"memory_bytes\": %" PRIu64 ",\n  \"deciding_ns\": %" PRIu64
+           ",\n  \"whole_ns\": %" PRIu64 ",\n",
+           memory, r->deciding_ns, r->whole_ns);
+    printf("  \"decisions_per_second\": %.0f\n}\n",
+           (double)r->requests * 1e9 / (double)(r->deciding_ns ? r->deciding_ns : 1));
+}
+
+/* ---- showing: a picture ---------------------------------------------------------------------------------------- */
+
+#define SVG_WIDTH 960.0
+#define SVG_LEFT  72.0
+#define SVG_RIGHT 936.0
+#define SVG_TOP   116.0
+#define SVG_FLOOR 376.0
+#define SVG_ROW   27.0
+
+static const char svg_style[] =
+    "<style>\n"
+    "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu "
+    "Sans',sans-serif;fill:#3d4852}\n"
+    ".title{font-size:21px;font-weight:600;fill:#12181f}\n"
+    ".head{font-size:15px;font-weight:600;fill:#12181f}\n"
+    ".mono{font:12.5px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}\n"
+    ".end{text-anchor:end}.mid{text-anchor:middle}\n"
+    ".ground{fill:#ffffff}.grid{stroke:#e3e8ee}.axis{stroke:#8795a4}\n"
+    ".allowed{fill:#7fb0e6}.refused{fill:#d6453d}\n"
+    "@media (prefers-color-scheme:dark){\n"
+    "text{fill:#b9c4cf}.title,.head{fill:#f1f5f9}\n"
+    ".ground{fill:#12171d}.grid{stroke:#29323c}.axis{stroke:#7b8896}\n"
+    ".allowed{fill:#3f76b5}.refused{fill:#ff6b5e}\n"
+    "}\n"
+    "</style>\n";
+
+static void svg_rect(FILE *f, const char *look, double x, double y, double width, double height)
+{
+    fprintf(f, "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", look,
+            x, y, width, height);
+}
+
+static void svg_line(FILE *f, const char *look, double x1, double y1, double x2, double y2)
+{
+    fprintf(f, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", look, x1,
+            y1, x2, y2);
+}
+
+static void svg_text(FILE *f, const char *look, double x, double y, const char *what)
+{
+    fprintf(f, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", look, x, y);
+    put_text(f, as_text(what), SIZE_MAX / 2, XML);
+    fputs("</text>\n", f);
+}
+
+static void svg_head(FILE *f, const run *r, double height)
+{
+    label title, facts;
+    snprintf(title.at, sizeof title.at, "%.1200s per %s", limits_label(r->opt).at,
+             key_label(r->opt).at);
+    snprintf(facts.at, sizeof facts.at, "%s of %s requests refused (%s), of %s of %s keys",
+             commas(r->refused).at, commas(r->requests).at, percent(r->refused, r->requests).at,
+             commas(r->keys_refused).at, commas(r->in.keys.count).at);
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
+            "height=\"%.0f\" role=\"img\" aria-labelledby=\"t d\">\n",
+            SVG_WIDTH, height, SVG_WIDTH, height);
+    fprintf(f, "<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n%s", title.at, facts.at,
+            svg_style);
+    svg_rect(f, "ground", 0, 0, SVG_WIDTH, height);
+    if (strlen(title.at) > 70)
+        strcpy(title.at + 67, "...");
+    svg_text(f, "title", 24, 40, title.at);
+    svg_text(f, "", 24, 64, facts.at);
+    svg_text(f, "", 24, 84, r->requests ? span_label(r).at : "no requests");
+}
+
+static void svg_grid(FILE *f, const series *s, dating date, uint64_t step, uint64_t top)
+{
+    double bar = (SVG_RIGHT - SVG_LEFT) / (double)s->count, next_label = 0;
+    uint64_t value, width = tick_width(s, 10);
+    size_t i;
+    label name;
+    for (value = 0; value <= top; value += step) {
+        double y = SVG_FLOOR - (SVG_FLOOR - SVG_TOP) * (double)value / (double)top;
+        svg_line(f, value ? "grid" : "axis", SVG_LEFT, y, SVG_RIGHT, y);
+        svg_text(f, "end", SVG_LEFT - 8, y + 4.5, commas(value).at);
+    }
+    for (i = 0; i < s->count; i++) {
+        double x = SVG_LEFT + bar * (double)i;
+        if (bin_begin(s, i) % width || x < next_label)
+            continue;
+        svg_line(f, "axis", x, SVG_FLOOR, x, SVG_FLOOR + 5);
+        svg_text(f, x < SVG_RIGHT - 20 ? "mid" : "end", x, SVG_FLOOR + 20,
+                 tick_label(bin_begin(s, i), width, date).at);
+        next_label = x + 56;
+    }
+    snprintf(name.at, sizeof name.at, "requests per %s", width_names[s->width]);
+    svg_text(f, "", SVG_RIGHT - 344, 84, name.at);
+    svg_rect(f, "allowed", SVG_RIGHT - 156, 73, 12, 12);
+    svg_text(f, "", SVG_RIGHT - 138, 84, "allowed");
+    svg_rect(f, "refused", SVG_RIGHT - 72, 73, 12, 12);
+    svg_text(f, "", SVG_RIGHT - 54, 84, "refused");
+}
+
+static void svg_chart(FILE *f, const run *r)
+{
+    static series s;
+    uint64_t step, top;
+    size_t i;
+    double bar, unit;
+    s = r->series;
+    narrow_to(&s, 180);
+    step = round_up((series_peak(&s) + 4) / 5);
+    top = (series_peak(&s) + step - 1) / step * step;
+    bar = (SVG_RIGHT - SVG_LEFT) / (double)s.count;
+    unit = (SVG_FLOOR - SVG_TOP) / (double)top;
+    svg_grid(f, &s, dating_of(r), step, top);
+    for (i = 0; i < s.count; i++) {
+        double x = SVG_LEFT + bar * (double)i, allowed = unit * (double)s.bins[i].allowed,
+               refused = unit * (double)s.bins[i].refused;
+        double gap = bar > 4 ? 1 : 0;
+        if (s.bins[i].allowed + s.bins[i].refused == 0)
+            continue;
+        fprintf(f, "<g><title>%s: %s allowed, ", time_text(bin_begin(&s, i), dating_of(r)).at,
+                commas(s.bins[i].allowed).at);
+        fprintf(f, "%s refused</title>\n", commas(s.bins[i].refused).at);
+        svg_rect(f, "allowed", x, SVG_FLOOR - allowed, bar - gap, allowed);
+        if (s.bins[i].refused)
+            svg_rect(f, "refused", x, SVG_FLOOR - allowed - (refused > 1.5 ? refused : 1.5),
+                     bar - gap, refused > 1.5 ? refused : 1.5);
+        fputs("</g>\n", f);
+    }
+}
+
+static void svg_top(FILE *f, const run *r)
+{
+    const key *list = r->in.keys.list;
+    uint64_t most = 1;
+    double y = SVG_FLOOR + 64, left = 330, right = SVG_RIGHT - 130;
+    size_t i;
+    svg_text(f, "head", 24, y, r->top_count ? "Most refused keys" : "No key was refused anything");
+    for (i = 0; i < r->top_count; i++)
+        if (list[r->top[i]].requests > most)
+            most = list[r->top[i]].requests;
+    for (i = 0; i < r->top_count; i++) {
+        const key *k = &list[r->top[i]];
+        double unit = (right - left) / (double)most, refused = unit * (double)k->refused;
+        label count;
+        y += SVG_ROW;
+        fputs("<text class=\"mono end\" ", f);
+        fprintf(f, "x=\"%.1f\" y=\"%.1f\">", left - 12, y + 4);
+        put_text(f, key_text(k), 39, XML);
+        fputs("</text>\n", f);
+        svg_rect(f, "refused", left, y - 8, refused > 1 ? refused : 1, 16);
+        svg_rect(f, "allowed", left + refused, y - 8, unit * (double)(k->requests - k->refused),
+                 16);
+        snprintf(count.at, sizeof count.at, "%s of %s", commas(k->refused).at,
+                 commas(k->requests).at);
+        svg_text(f, "", left + unit * (double)k->requests + 8, y + 4.5, count.at);
+    }
+}
+
+static void write_svg(const run *r)
+{
+    FILE *f = fopen(r->opt->svg, "w");
+    double height = SVG_FLOOR + 64 + SVG_ROW * (double)r->top_count + 32;
+    if (!f)
+        fail(1, "cannot write %s: %s", r->opt->svg, strerror(errno));
+    svg_head(f, r, height);
+    if (r->requests)
+        svg_chart(f, r);
+    svg_top(f, r);
+    fputs("</svg>\n", f);
+    check_output(f, r->opt->svg);
+    if (fclose(f) != 0)
+        fail(1, "cannot write %s: %s", r->opt->svg, strerror(errno));
+}
+
+/* ---- options --------------------------------------------------------------------------------------------------- */
+
+static const char usage[] =
+    "usage: replay --limit LIMIT [OPTION]... [FILE]...        what would this limit have done to "
+    "my traffic?\n"
+    "       replay --suggest [OPTION]... [FILE]...           which limit would do?\n"
+    "\n"
+    "  --limit LIMIT         \"10/m burst 20\", \"100/s\", \"1000/d window\"; several: all must "
+    "pass\n"
+    "  --key ip|path|ip+path|N   what is limited: address (default), path, both, or the line's "
+    "field N\n"
+    "  --ip-prefix N         IPv6 addresses with the same first N bits are one (default 128)\n"
+    "  --ipv4-prefix N       the same for IPv4 (default 32)\n"
+    "  --cost bytes          a request costs its answer's size instead of 1\n"
+    "  --table-keys N        also try a table made for N keys\n"
+    "  --full POLICY         what it does when full: evict, last-seen, inherit, refuse\n"
+    "  --suggest[=SHARE]     find the tightest limit that touches at most SHARE of the keys "
+    "(0.1%)\n"
+    "  --decisions           print LINE ALLOWED REMAINING RETRY_AFTER_NS for each request\n"
+    "  --json                print the report as JSON\n"
+    "  --svg FILE            draw it\n"
+    "  --reorder N           how many requests late a line may come (default 65536)\n"
+    "  --year N              year of the first line of a log without years (default 2000)\n"
+    "  --seed N              seed of the table (default 1)\n"
+    "\n"
+    "Reads Common and Combined Log Format, \"TIME KEY [COST]\" and ssh's \"Dec 10 06:55:48 ADDRESS "
+    "...\" from files\n"
+    "or standard input. Exit code: 0 done, 1 can't read or write, 2 wrong options.\n";
+
+static uint64_t number_option(const char *name, const char *value, uint64_t low, uint64_t high)
+{
+    text t = as_text(value);
+    uint64_t out = 0;
+    if (!number(&t, 1, 20, &out) || t.len || out < low || out > high)
+        fail(2, "%s: \"%s\" is no whole number from %" PRIu64 " to %" PRIu64, name, value, low,
+             high);
+    return out;
+}
+
+static void limit_option(options *opt, const char *value)
+{
+    size_t fault = 0;
+    ratelimit_status status;
+    if (opt->limits == MAX_LIMITS)
+        fail(2, "--limit: more than %d", MAX_LIMITS);
+    status = ratelimit_limit_parse_n(&opt->limit[opt->limits], value, strlen(value), &fault);
+    if (status != RATELIMIT_OK) {
+        fprintf(stderr, "replay: --limit: %s, at position %zu:\n    ",
+                status == RATELIMIT_SYNTAX ? "that is no limit" : "that limit is zero or too large",
+                fault + 1);
+        put_text(stderr, as_text(value), SIZE_MAX / 2, PLAIN);
+        fprintf(stderr, "\n    %*s^\n", (int)fault, "");
+        fail(2, "a limit is TOKENS/PERIOD [burst N] or TOKENS/PERIOD window, such as \"10/m burst "
+                "20\"");
+    }
+    opt->limits++;
+}
+
+/* "0.1%" or "0.001" */
+static bool share_value(const char *value, uint64_t *share)
+{
+    text t = as_text(value);
+    uint64_t whole, part;
+    bool percents;
+    if (!number(&t, 1, 3, &whole) || !fraction(&t, &part))
+        return false;
+    percents = skip(&t, '%');
+    *share = whole * SHARE_ONE + part;
+    if (percents)
+        *share /= 100;
+    return t.len == 0 && *share <= SHARE_ONE;
+}
+
+static void share_option(options *opt, const char *value)
+{
+    if (!share_value(value, &opt->share))
+        fail(2, "--suggest: \"%s\" is no share, such as \"0.1%%\" or \"0.001\"", value);
+}
+
+static void key_option(options *opt, const char *value)
+{
+    static const char *const names[] = {"ip", "path", "ip+path"};
+    size_t i;
+    for (i = 0; i < 3; i++)
+        if (strcmp(value, names[i]) == 0)
+            opt->key = (key_kind)i;
+    if (is_digit(value[0])) {
+        opt->key = KEY_FIELD;
+        opt->field = number_option("--key", value, 1, MAX_LINE);
+    } else if (strcmp(value, names[opt->key < KEY_FIELD ? opt->key : 0]) != 0) {
+        fail(2, "--key: \"%s\" is none of ip, path, ip+path and a field's number", value);
+    }
+}
+
+static void full_option(options *opt, const char *value)
+{
+    static const char *const names[] = {"evict", "last-seen", "inherit", "refuse"};
+    static const ratelimit_full policies[] = {RATELIMIT_EVICT, RATELIMIT_EVICT_LAST_SEEN,
+                                              RATELIMIT_INHERIT, RATELIMIT_REFUSE};
+    size_t i;
+    for (i = 0; i < 4; i++)
+        if (strcmp(value, names[i]) == 0) {
+            opt->when_full = policies[i];
+            return;
+        }
+    fail(2, "--full: \"%s\" is none of evict, last-seen, inherit, refuse", value);
+}
+
+/* Options without a value. */
+static bool flag(options *opt, const char *name)
+{
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        fputs(usage, stdout);
+        check_output(stdout, "to standard output");
+        exit(0);
+    }
+    if (strcmp(name, "--suggest") == 0)
+        opt->suggest = true;
+    else if (strcmp(name, "--decisions") == 0)
+        opt->decisions = true;
+    else if (strcmp(name, "--json") == 0)
+        opt->json = true;
+    else
+        return false;
+    return true;
+}
+
+static bool named(const char *name, const char *wanted, size_t len)
+{
+    return strlen(wanted) == len && strncmp(name, wanted, len) == 0;
+}
+
+static bool option_with_value(options *opt, const char *name, size_t len, const char *value)
+{
+    if (named(name, "--limit", len))
+        limit_option(opt, value);
+    else if (named(name, "--key", len))
+        key_option(opt, value);
+    else if (named(name, "--full", len))
+        full_option(opt, value);
+    else if (named(name, "--svg", len))
+        opt->svg = value;
+    else if (named(name, "--ip-prefix", len))
+        opt->ipv6_prefix = number_option("--ip-prefix", value, 0, 128);
+    else if (named(name, "--ipv4-prefix", len))
+        opt->ipv4_prefix = number_option("--ipv4-prefix", value, 0, 32);
+    else if (named(name, "--table-keys", len))
+        opt->table_keys = number_option("--table-keys", value, 1, UINT32_MAX);
+    else if (named(name, "--reorder", len))
+        opt->reorder = number_option("--reorder", value, 1, 16777216);
+    else if (named(name, "--year", len))
+        opt->year = number_option("--year", value, 1970, 2500);
+    else if (named(name, "--seed", len))
+        opt->seed = number_option("--seed", value, 1, UINT64_MAX);
+    else if (named(name, "--cost", len) && strcmp(value, "bytes") == 0)
+        opt->cost_bytes = true;
+    else if (named(name, "--cost", len))
+        fail(2, "--cost: \"%s\" is not bytes", value);
+    else
+        return false;
+    return true;
+}
+
+static bool takes_value(const char *name)
+{
+    static const char *const names[] = {"--limit",     "--key",         "--full",       "--svg",
+                                        "--ip-prefix", "--ipv4-prefix", "--table-keys", "--reorder",
+                                        "--year",      "--seed",        "--cost"};
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Reads one option, with its value from the next argument if it is not after "=". Returns how many arguments it used. */
+static int read_option(options *opt, char **argv)
+{
+    const char *name = argv[0], *equals = strchr(name, '=');
+    uint64_t share;
+    if (equals && named(name, "--suggest", (size_t)(equals - name))) {
+        opt->suggest = true;
+        share_option(opt, equals + 1);
+        return 1;
+    }
+    if (equals && option_with_value(opt, name, (size_t)(equals - name), equals + 1))
+        return 1;
+    if (flag(opt, name)) {
+        if (opt->suggest && strcmp(name, "--suggest") == 0 && argv[1] &&
+            share_value(argv[1], &share)) {
+            opt->share = share;
+            return 2;
+        }
+        return 1;
+    }
+    if (!takes_value(name))
+        fail(2, "unknown option \"%s\" (see --help)", name);
+    if (!argv[1])
+        fail(2, "%s: a value is missing", name);
+    option_with_value(opt, name, strlen(name), argv[1]);
+    return 2;
+}
+
+static void read_options(options *opt, int argc, char **argv)
+{
+    bool only_files = false;
+    size_t i, inputs = 0;
+    int at;
+    for (at = 1; at < argc;) {
+        if (!only_files && strcmp(argv[at], "--") == 0) {
+            only_files = true;
+            at++;
+        } else if (!only_files && argv[at][0] == '-' && argv[at][1]) {
+            at += read_option(opt, argv + at);
+        } else {
+            opt->files[opt->file_count++] = argv[at++];
+        }
+    }
+    for (i = 0; i < opt->file_count; i++)
+        inputs += strcmp(opt->files[i], "-") == 0;
+    if (inputs > 1)
+        fail(2, "standard input can be read only once");
+    if (opt->limits == 0 && !opt->suggest)
+        fail(
+            2,
+            "a limit is missing: --limit \"10/m burst 20\", or --suggest to find one (see --help)");
+    if (opt->decisions && opt->json)
+        fail(2, "--decisions and --json both want standard output");
+}
+
+/* ---- main ------------------------------------------------------------------------------------------------------ */
+
+static void replay(run *r, options *opt)
+{
+    uint64_t begin = ratelimit_clock_ns();
+    records all;
+    request req;
+    size_t i;
+    memset(&all, 0, sizeof all);
+    r->opt = opt;
+    open_input(&r->in, opt);
+    if (opt->suggest)
+        run_suggest(r, opt, &all);
+    decider_init(&r->exact, opt, false);
+    if (opt->table_keys)
+        decider_init(&r->small, opt, true);
+    for (i = 0; i < all.count; i++)
+        replay_one(r, &all.list[i]);
+    while (!opt->suggest && next_request(&r->in, &req))
+        replay_one(r, &req);
+    decide_batch(r);
+    r->whole_ns = ratelimit_clock_ns() - begin;
+    find_top(r);
+    progress_end();
+}
+
+int main(int argc, char **argv)
+{
+    static run r;
+    static options opt;
+    opt.files = (char **)resize(FOR_READING, NULL, 0, (size_t)argc, sizeof *opt.files);
+    opt.ipv4_prefix = 32;
+    opt.ipv6_prefix = 128;
+    opt.reorder = 65536;
+    opt.year = 2000;
+    opt.seed = 1;
+    opt.share = SHARE_ONE / 1000;
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is reported, as a full disk is */
+    read_options(&opt, argc, argv);
+    replay(&r, &opt);
+    if (opt.svg)
+        write_svg(&r);
+    if (opt.json)
+        print_json(&r);
+    else if (!opt.decisions)
+        print_report(&r);
+    else
+        print_notes(stderr, &r);
+    check_output(stdout, "to standard output");
+    return 0;
 }

@@ -1,0 +1,77 @@
+# ratelimit.h: nothing here is needed to use the header; it builds the demo, the tests and the numbers.
+#
+#   make demo        a C compiler and make are enough
+#   make deps test   installs what the tests need (Debian's apt-get), runs everything
+
+CC ?= cc
+BUILD ?= build
+CFLAGS ?= -O2 -g
+WARN = -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes \
+       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror
+LIMIT ?= 10/m burst 20
+
+PACKAGES = gcc g++ gcc-multilib g++-multilib clang libclang-rt-14-dev clang-format python3 \
+           gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
+C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch])
+
+.DEFAULT_GOAL := help
+.PHONY: help demo deps test check bench bench-quick flood size fmt fmt-check check-checks check-docs check-portability clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
+
+$(BUILD)/%: examples/%.c ratelimit.h
+	@mkdir -p $(BUILD)
+	$(CC) -std=c99 $(CFLAGS) -I. $< -o $@
+
+demo: $(BUILD)/replay $(BUILD)/make_log ## replay a sample log (or LOG=access.log) under LIMIT
+ifdef LOG
+	@$(BUILD)/replay --limit "$(LIMIT)" "$(LOG)"
+else
+	@$(BUILD)/make_log > $(BUILD)/demo.log
+	@$(BUILD)/replay --limit "$(LIMIT)" --svg $(BUILD)/demo.svg $(BUILD)/demo.log
+	@echo "Picture: $(BUILD)/demo.svg. Your own log: make demo LOG=/var/log/nginx/access.log LIMIT=\"$(LIMIT)\""
+endif
+
+deps: ## install what the tests need, with apt-get
+	@command -v apt-get >/dev/null || { echo "No apt-get here. Install by hand: $(PACKAGES)"; exit 1; }
+	@if [ "$$(id -u)" = 0 ]; then run=; else run=sudo; fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	$$run apt-get update -qq && $$run apt-get install -y -qq --no-install-recommends $(PACKAGES)
+
+test: ## everything that is tested; fails if a part is missing (SKIP_MISSING=1 counts it as skipped)
+	@BUILD=$(BUILD) sh tests/run.sh all
+
+check: ## the fast tests, with sanitizers
+	@BUILD=$(BUILD) sh tests/run.sh fast
+
+check-portability: ## compilers, languages, options, symbols, other processors
+	@BUILD=$(BUILD) sh tests/run.sh portability
+
+check-docs: ## what README and comments say is compiled, run, declared
+	@BUILD=$(BUILD) sh tests/run.sh docs
+
+check-checks: ## plant faults in a copy of the header: each must be caught
+	@BUILD=$(BUILD) sh tests/run.sh faults
+
+bench: $(BUILD)/bench ## ns per decision beside the floor of the same work
+	@$(BUILD)/bench
+
+flood: $(BUILD)/flood ## what a flood of new keys does under each policy
+	@$(BUILD)/flood
+
+$(BUILD)/bench $(BUILD)/flood: $(BUILD)/%: tests/bench/%.c $(wildcard tests/bench/*) ratelimit.h
+	@mkdir -p $(BUILD)
+	$(CC) -std=c99 -O2 -march=native -I. -Itests $(filter tests/bench/$*%.c,$^) -o $@ -pthread
+
+size: ## bytes of code, of a bucket, of a key
+	@BUILD=$(BUILD) sh tests/bench/size.sh
+
+fmt: ## lay out all sources
+	clang-format -i ratelimit.h $(C_FILES)
+
+fmt-check: ## are they?
+	clang-format --dry-run -Werror ratelimit.h $(C_FILES)
+
+clean: ## remove what was built
+	rm -rf $(BUILD)
