@@ -2538,21 +2538,13 @@ static bool ratelimit_priv_decide_locked(ratelimit_table *t, const ratelimit_pri
 {
     ratelimit_bucket from = {0, 0}, b;
     uint64_t debt = 0;
-    bool found = ratelimit_priv_find(t, at, ref),
-         absent = q->op == RATELIMIT_REFUND || q->op == RATELIMIT_RESET;
+    bool found = ratelimit_priv_find(t, at, ref), room = true;
     if (found) {
         from = ref->old;
-    } else if (!absent) { /* nothing is to be done for a key that is not there */
-        bool some = ratelimit_priv_choose(t, at, now, ref, &debt);
-        if (!some || (debt && t->when_full == RATELIMIT_REFUSE)) {
-            if (q->op != RATELIMIT_PEEK)
-                ratelimit_priv_add64(&t->refused, 1);
-            ratelimit_priv_answer(out, RATELIMIT_FULL);
-            out->limit = l->burst;
-            out->retry_after_ns = debt;
-            return false;
-        }
-        if (debt && t->when_full == RATELIMIT_INHERIT) {
+    } else if (q->op != RATELIMIT_REFUND && q->op != RATELIMIT_RESET) { /* these make no bucket */
+        room = ratelimit_priv_choose(t, at, now, ref, &debt) &&
+               (!debt || t->when_full != RATELIMIT_REFUSE);
+        if (room && debt && t->when_full == RATELIMIT_INHERIT) {
             from.full_ns = ref->old.full_ns;
             from.rest = (ref->old.rest & ~(UINT64_C(0x7fffff) << 24)) |
                         (uint64_t)(l->code & 0x7fffff) << 24;
@@ -2560,8 +2552,15 @@ static bool ratelimit_priv_decide_locked(ratelimit_table *t, const ratelimit_pri
     }
     b = from;
     ratelimit_priv_decide(&b, l, q, now, t->step_ns, out);
-    if (ratelimit_priv_same(&b, &from))
-        return false;
+    if (!room && out->status != RATELIMIT_NEVER) {
+        if (q->op != RATELIMIT_PEEK)
+            ratelimit_priv_add64(&t->refused, 1);
+        ratelimit_priv_answer(out, RATELIMIT_FULL);
+        out->limit = l->burst;
+        out->retry_after_ns = debt;
+    }
+    if (ratelimit_priv_same(&b, &from) || (!found && !out->allowed))
+        return false; /* a newcomer who is refused takes nobody's place */
     ref->evicted = debt && t->when_full != RATELIMIT_INHERIT;
     if (ref->evicted)
         ratelimit_priv_add64(&t->evicted, 1);
@@ -2924,7 +2923,7 @@ static bool ratelimit_priv_droppable(const ratelimit_priv_line *line, uint32_t s
     ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[slot]);
     uint64_t debt = ratelimit_priv_debt(&b, now), seen;
     *in_debt = debt != 0;
-    if (!ratelimit_priv_load32(&line->tag[slot]))
+    if (!ratelimit_priv_load32(&line->tag[slot]) || !b.rest)
         return false;
     if (!debt || !idle_ns || ratelimit_priv_in_flight(&b))
         return !debt;
