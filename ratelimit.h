@@ -621,7 +621,7 @@ typedef struct ratelimit_limiter {
     ratelimit_failure
         on_failure;           /* who decides if the store fails; the status stays STORE_FAILED */
     ratelimit_store fallback; /* needed by RATELIMIT_FAIL_LOCAL: any store, usually a table */
-    bool shadow; /* decide, count and report (status), but allow all that was refused */
+    bool shadow;              /* decide, count and report (status), but allow what was refused */
     void (*hook)(void *self, const ratelimit_request *req, const ratelimit_result *res);
     void *hook_self; /* hook is called with each decision */
     bool (*sleep)(void *self, uint64_t ns);
@@ -3291,33 +3291,46 @@ static bool ratelimit_priv_is_bad(ratelimit_status status)
     return status >= RATELIMIT_BAD_KEY && status <= RATELIMIT_SYNTAX;
 }
 
-static bool ratelimit_priv_limiter(ratelimit_limiter *l, const ratelimit_request *req,
-                                   ratelimit_result *res, size_t count, ratelimit_mode mode)
+/* The decisions themselves, the policy's included; false if there is no way to make any. */
+static bool ratelimit_priv_decisions(ratelimit_limiter *l, const ratelimit_request *req,
+                                     ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
-    bool all = true;
-    size_t i;
     if (!l || !l->store.decide || (count && (!req || !res))) {
         ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
         return false;
     }
-    if (!count)
-        return true;
-    ratelimit_priv_ask(&l->store, req, res, count, mode);
-    ratelimit_priv_policy(l, req, res, count, mode);
-    for (i = 0; i < count; i++) {
-        ratelimit_result *r = &res[i];
-        bool bad = ratelimit_priv_is_bad(r->status);
-        if (l->shadow && !r->allowed && !bad && r->status != RATELIMIT_UNSUPPORTED) {
-            r->allowed = true;
-            ratelimit_priv_add64(&l->counts.shadow_refused, 1);
-        }
-        ratelimit_priv_add64(r->allowed ? &l->counts.allowed : &l->counts.refused, 1);
-        if (bad)
-            ratelimit_priv_add64(&l->counts.bad, 1);
-        if (l->hook)
-            l->hook(l->hook_self, &req[i], r);
-        all = all && r->allowed;
+    if (count) {
+        ratelimit_priv_ask(&l->store, req, res, count, mode);
+        ratelimit_priv_policy(l, req, res, count, mode);
     }
+    return true;
+}
+
+/* What becomes of a decision: shadow mode, counters, hook. */
+static bool ratelimit_priv_finish(ratelimit_limiter *l, const ratelimit_request *q,
+                                  ratelimit_result *r)
+{
+    bool bad = ratelimit_priv_is_bad(r->status);
+    if (l->shadow && !r->allowed && !bad && q->op <= RATELIMIT_RESERVE &&
+        r->status != RATELIMIT_UNSUPPORTED && r->status != RATELIMIT_CANCELED) {
+        r->allowed = true;
+        ratelimit_priv_add64(&l->counts.shadow_refused, 1);
+    }
+    ratelimit_priv_add64(r->allowed ? &l->counts.allowed : &l->counts.refused, 1);
+    if (bad)
+        ratelimit_priv_add64(&l->counts.bad, 1);
+    if (l->hook)
+        l->hook(l->hook_self, q, r);
+    return r->allowed;
+}
+
+static bool ratelimit_priv_limiter(ratelimit_limiter *l, const ratelimit_request *req,
+                                   ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    bool all = ratelimit_priv_decisions(l, req, res, count, mode), able = all;
+    size_t i;
+    for (i = 0; able && i < count; i++)
+        all = ratelimit_priv_finish(l, &req[i], &res[i]) && all;
     return all;
 }
 
@@ -3428,9 +3441,8 @@ static void ratelimit_priv_refuse(ratelimit_result *out, ratelimit_status status
     out->status = status;
 }
 
-/* For a store that can't reserve: ask, sleep for retry_after and up to an eighth more, ask again.
- * */
-static bool ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_request *req,
+/* For a store that can't reserve: ask, sleep for retry_after with jitter, ask again. */
+static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_request *req,
                                 uint64_t max_wait_ns, ratelimit_result *out)
 {
     uint64_t most = w->l->poll_max_ns ? w->l->poll_max_ns : RATELIMIT_SECOND;
@@ -3438,14 +3450,17 @@ static bool ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
     take.op = RATELIMIT_TAKE;
     for (;;) {
         uint64_t elapsed, pause, spread;
-        if (ratelimit_take(w->l, &take, out) || out->status != RATELIMIT_DENIED)
-            return out->allowed;
+        (void)ratelimit_priv_decisions(w->l, &take, out, 1, RATELIMIT_EACH);
         elapsed = ratelimit_priv_elapsed(w);
+        if (out->allowed)
+            out->wait_ns = elapsed;
+        if (out->allowed || out->status != RATELIMIT_DENIED || w->l->shadow)
+            return;
         pause = out->retry_after_ns ? out->retry_after_ns : 1;
         if (max_wait_ns != RATELIMIT_FOREVER &&
             (elapsed > max_wait_ns || pause > max_wait_ns - elapsed)) {
             ratelimit_priv_refuse(out, RATELIMIT_TIMEOUT);
-            return false;
+            return;
         }
         spread = ratelimit_priv_jitter(w->l, (pause < most ? pause : most) / 8 + 1);
         pause = pause < most - spread ? pause + spread : most - spread;
@@ -3453,9 +3468,25 @@ static bool ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
             pause = max_wait_ns - elapsed;
         if (!ratelimit_priv_sleep_until(w, elapsed + pause)) {
             ratelimit_priv_refuse(out, RATELIMIT_CANCELED);
-            return false;
+            return;
         }
     }
+}
+
+/* Waits its time out; if that is cancelled, gives back to whoever had reserved. */
+static void ratelimit_priv_sit(ratelimit_priv_waiting *w, const ratelimit_request *req,
+                               ratelimit_result *out)
+{
+    ratelimit_request back = *req;
+    ratelimit_result spare;
+    if (ratelimit_priv_sleep_until(w, out->wait_ns))
+        return;
+    back.op = RATELIMIT_REFUND;
+    if (out->source == RATELIMIT_FROM_FALLBACK)
+        ratelimit_priv_ask(&w->l->fallback, &back, &spare, 1, RATELIMIT_EACH);
+    else if (out->source != RATELIMIT_FROM_POLICY)
+        ratelimit_priv_ask(&w->l->store, &back, &spare, 1, RATELIMIT_EACH);
+    ratelimit_priv_refuse(out, RATELIMIT_CANCELED);
 }
 
 RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request *req,
@@ -3464,7 +3495,10 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
     ratelimit_priv_waiting w;
     ratelimit_request q;
-    bool allowed;
+    bool able = true;
+#  if defined(RATELIMIT_NO_CLOCK)
+    able = l && l->sleep;
+#  endif
     if (!l || !l->store.decide || !req ||
         (req->op != RATELIMIT_TAKE && req->op != RATELIMIT_RESERVE)) {
         ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
@@ -3474,32 +3508,20 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
     w.l = l;
     w.clock = l->clock ? l->clock : l->store.clock ? l->store.clock : RATELIMIT_PRIV_PLATFORM_CLOCK;
     w.clock_self = l->clock ? l->clock_self : l->store.clock_self;
-#  if defined(RATELIMIT_NO_CLOCK)
-    if (!l->sleep) {
-        ratelimit_priv_answer(out, RATELIMIT_UNSUPPORTED);
-        return false;
-    }
-#  endif
-    if (ratelimit_priv_canceled(l)) {
-        ratelimit_priv_answer(out, RATELIMIT_CANCELED);
-        return false;
-    }
     w.start = w.clock ? w.clock(w.clock_self) : 0;
     q = *req;
-    q.op = RATELIMIT_RESERVE;
+    q.op = l->shadow ? RATELIMIT_TAKE : RATELIMIT_RESERVE; /* in shadow mode nobody waits */
     q.max_wait_ns = max_wait_ns;
-    allowed = ratelimit_take(l, &q, out);
-    if (out->status == RATELIMIT_UNSUPPORTED)
-        return ratelimit_priv_poll(&w, req, max_wait_ns, out);
-    if (!allowed || !out->wait_ns)
-        return allowed;
-    if (!ratelimit_priv_sleep_until(&w, out->wait_ns)) {
-        q.op = RATELIMIT_REFUND;
-        ratelimit_priv_ask(&l->store, &q, &spare, 1, RATELIMIT_EACH);
-        ratelimit_priv_refuse(out, RATELIMIT_CANCELED);
-        return false;
-    }
-    return true;
+    if (!able)
+        ratelimit_priv_answer(out, RATELIMIT_UNSUPPORTED);
+    else if (ratelimit_priv_canceled(l))
+        ratelimit_priv_answer(out, RATELIMIT_CANCELED);
+    else if (ratelimit_priv_decisions(l, &q, out, 1, RATELIMIT_EACH) &&
+             out->status == RATELIMIT_UNSUPPORTED)
+        ratelimit_priv_poll(&w, req, max_wait_ns, out);
+    else if (out->allowed && out->wait_ns)
+        ratelimit_priv_sit(&w, &q, out);
+    return ratelimit_priv_finish(l, req, out);
 }
 
 RATELIMIT_API void ratelimit_cancel(ratelimit_limiter *l)
