@@ -5,17 +5,18 @@
        cc -std=c99 -O2 -o make_log make_log.c
        ./make_log [SEED [MINUTES]] > sample.log          default: seed 1, 60 minutes
 
-   Combined Log Format, as Apache and nginx write it. The same seed gives the same bytes on every machine: the
-   generator is our own and there is no floating point. In it are
+   Combined Log Format, as Apache and nginx write it. The same seed gives the same bytes on every
+   machine: the generator is our own and there is no floating point. In it are
 
-       a crowd      people who come, load a page with what belongs to it, read, go on; some come by IPv6
-       an office    many of them behind one address: what a limit per address does to them is worth a look
+       a crowd      people who come, load a page with what belongs to it, read, go on
+       an office    some of them behind one address: what does a limit per address do to them?
        crawlers     192.0.2.66 asks every two seconds day and night, 192.0.2.80 every twelve
-       an attacker  tries passwords on /login for a sixth of the time, from 203.0.113.200 and from one IPv6 network
-                    (2001:db8:bad:1::/64) with a new address for each few tries: see replay's --ip-prefix
+       an attacker  tries passwords on /login for a sixth of the time, from 203.0.113.200 and from
+                    one IPv6 network, 2001:db8:bad:1::/64, with a new address after a few tries: see
+                    replay's --ip-prefix
 
-   A line carries the time at which its request began, but is written when it ended, so the lines are slightly out
-   of order, as real ones are. Some are broken: cut off, from another program, full of NULs. */
+   A line carries the time when its request began but is written when it ended, so that the lines
+   are slightly out of order, as real ones are. Some are broken: cut off, misplaced, all NULs. */
 
 #include <inttypes.h>
 #include <stdbool.h>

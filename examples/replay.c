@@ -1,63 +1,84 @@
 /* replay.c - what would this limit have done to my traffic?
 
-   What it shows: a limit tried on a real access log before it is switched on, by ratelimit.h's table with the log's own
-   times. Several limits in one all-or-none decision, a table in heap memory, the parser's fault position.
+   What it shows: a limit tried on a real access log before it is switched on, by ratelimit.h's
+   table with the log's own times; several limits in one all-or-none decision; a table on the heap;
+   the place of a fault in a limit's text.
 
        cc -std=c99 -O2 -o replay replay.c
        ./replay --limit "10/m burst 20" /var/log/nginx/access.log
-       zcat access.log.*.gz | ./replay --limit 2/s --limit "1000/d burst 1000" --key ip --ip-prefix 64
+       zcat access.log.*.gz | ./replay --limit 2/s --limit "1000/d burst 1000" --ip-prefix 64
        ./replay --suggest --svg traffic.svg access.log
 
    OPTIONS
-       --limit LIMIT          "10/m burst 20", "100/s", "1000/d window", "0.5/s burst 10"; several: a request passes only if it
-                              passes all of them, else it costs nothing in any (up to 16). Two on one key have a bucket each.
-       --key ip               the client's address (default). A plain line's key is its KEY, whatever this says but for N.
-             path             what was asked for, without "?" and what follows
-             ip+path          both, joined by a space
-             N                the line's N-th field between blanks, from 1, as it stands
-       --ip-prefix N          all IPv6 addresses with the same first N bits are one (default 128; 64 is one household)
-       --ipv4-prefix N        the same for IPv4 (default 32). An IPv4 address mapped into IPv6 (::ffff:1.2.3.4) is the IPv4 one.
-       --cost bytes           a request costs its answer's size in bytes instead of 1; none or 0 ("-") costs 1
-       --table-keys N         also decide with a table of ratelimit_table_bytes(N) and say what it got wrong
-       --full POLICY          what that table does when it is full: evict (default), last-seen, inherit, refuse
-       --suggest[=SHARE]      find a limit; SHARE is the most keys that may be refused, "0.1%" (default) or as a fraction, "0.001"
-       --decisions            print "LINE ALLOWED REMAINING RETRY_AFTER_NS" for each request instead of the report
-       --json                 print the report as JSON
-       --svg FILE             draw it
-       --reorder N            how many requests late a line may come (default 65536, 1 to 16777216)
-       --year N               the year of the first line of a log without years (default 2000)
-       --seed N               the table's seed (default 1: the same output at each run)
+       --limit LIMIT      "10/m burst 20", "100/s", "1000/d window", "0.5/s burst 10"; up to 16 of
+                          them: a request must pass all, else it costs nothing in any; two on one
+                          key have a bucket each
+       --key ip           the client's address (default)
+             path         what was asked for, without "?" and what follows
+             ip+path      both, joined by a space
+             N            the line's N-th field between blanks, from 1, as it stands
+       --ip-prefix N      IPv6 addresses with the same first N bits are one (default 128; 64 is one
+                          household)
+       --ipv4-prefix N    the same for IPv4 (default 32)
+       --cost bytes       a request costs its answer's size in bytes, not 1; none ("-") and 0 cost 1
+       --table-keys N     also decide with a table of ratelimit_table_bytes(N) and compare
+       --full POLICY      what that does when full: evict (default), last-seen, inherit, refuse
+       --suggest[=SHARE]  find a limit; SHARE is the most keys that may be refused: "0.1%" (default)
+                          or as a fraction, "0.001"
+       --decisions        print a line for each request instead of the report
+       --json             print the report as JSON
+       --svg FILE         draw it
+       --reorder N        how many requests late a line may come (default 65536, up to 16777216)
+       --year N           the year of the first line of a log without years (default 2000)
+       --seed N           the table's seed (default 1: the same output at each run)
        --help
 
-   INPUT  Files, or standard input for "-" or none. Each line by itself may be of any of these forms:
-       HOST IDENT USER [03/Mar/2026:14:00:07 +0100] "GET /path HTTP/1.1" 200 5120 ...      Common and Combined Log Format
-       1772546407.25 alice 3                                                            plain: TIME KEY [COST]
-       Mar  3 14:00:07 192.0.2.1 failed-password                                        ssh; also sshd's own "... from 192.0.2.1 port ..."
-   A virtual host before HOST is passed over. TIME is in seconds and is taken exactly, to the ns; further digits are dropped. COST
-   is in tokens (0 counts as 1). The ssh form has no year: months that go back by two or more start the next one.
-   Empty lines and those beginning with # are passed over, and NULs at the beginning of a line (a log after a crash) dropped. Any
-   other line from which time, key or cost can't be read is bad: counted, reported by the first one's number, never fatal. Of a
-   line longer than 65,536 bytes the rest is ignored; it is bad only if something needed is not whole in that.
+   INPUT  Files, or standard input for "-" or none. Each line may be of any of these forms:
 
-   ORDER  Servers write a line when a request ends, with the time when it began. The requests are sorted by time, those of
-   the same time stay as they stood. Each input is sorted within a window of --reorder requests, so memory does not grow with
-   its length: a line that comes that many requests late or more may find that a later time was already decided. It is then
-   taken at that time, and counted as too late. Several files are merged by time, in whatever order they are named.
+       HOST IDENT USER [03/Mar/2026:14:00:07 +0100] "GET /path HTTP/1.1" 200 5120 ...
+       1772546407.25 alice 3
+       Mar  3 14:00:07 192.0.2.1 failed-password
 
-   EXACTNESS  Tables are added as keys appear, each with eight places for a key that may be in it, so that no key is forced out; the
-   report says so, or how many were. Memory is constant per key (its text, two counters, eight places of 21 bytes for each limit).
+   The first is the Common and Combined Log Format. A virtual host before HOST is passed over; IPv6
+   addresses are taken in their one form, an IPv4 one mapped into IPv6 (::ffff:192.0.2.1) as IPv4.
+   The second is plain: TIME KEY [COST]. TIME is in seconds and taken exactly, to the ns; further
+   digits are dropped. COST is in tokens; 0 counts as 1. KEY is the key whatever --key says, but for
+   --key N.
+   The third is ssh's, short as above or sshd's own ("... from 192.0.2.1 port ..."). It has no year:
+   months only go forward, so where they go back by two or more the next year begins.
 
-   --suggest  The tightest limit is the one that lets a single key have the least in any one minute (burst + a minute's
-   tokens; of equals the smaller burst), of all that refuse anything to no more than SHARE of the keys. Rates and bursts are
-   tried in steps of two digits (1.0/m, 1.1/m ... 99/m, 100/m, 110/m; below 1/m by whole tokens per hour and per day), each
-   by replaying the keys that could be refused by it. With the rate or the burst one step lower it would refuse too many.
-   It keeps 36 bytes per request in memory, of files and of standard input alike. Without --limit the report is about it.
+   Empty lines and those that begin with # are passed over; NULs at the beginning of a line (a log
+   after a crash) are dropped. A line from which time, key or cost can't be read is bad: counted,
+   the first one's number reported, never fatal. What isn't needed may be missing. Of a line longer
+   than 65,536 bytes the rest is ignored: it is bad only if something needed isn't whole before.
 
-   --decisions  LINE is the line's number in its file (FILE:LINE with several files, FILE counted from 1), in order of time. ALLOWED is 0 or
-   1. REMAINING is the least that any of the limits has left, or has, if refused. RETRY_AFTER_NS is the longest wait,
-   18446744073709551615 if the cost is above a burst.
+   ORDER  Servers write a line when a request ends, with the time when it began. So requests are
+   sorted by time; those of the same time stay as they stood. Each input is sorted within a window
+   of --reorder requests, so that memory does not grow with its length: of a line that comes as many
+   requests late or more, a later time may have been decided already. It is then taken at that time
+   and counted as too late. Several files are merged by time, whatever their order.
 
-   Exit code: 0 done; 1 an input can't be read or the output not be written; 2 wrong options. */
+   EXACTNESS  Tables are added as keys appear, with eight places for each key, so that none is
+   forced out; the report says so, or how many were. Memory is constant per key: its text, two
+   counters and eight places of 21 bytes for each limit.
+
+   SUGGESTING  Of all limits that refuse anything to at most SHARE of the keys, the tightest is the
+   one that lets a single key have the least in any one minute: burst plus a minute's tokens, of
+   equals the smaller burst. Rates and bursts are tried in steps of two digits (1.0/m, 1.1/m, to
+   9.9/m, 10/m, to 99/m, 100/m, 110/m; below 1/m whole tokens per hour, below 1/h per day), each by
+   replaying the keys that it could refuse. With rate or burst one step lower too many are refused.
+   This keeps 36 bytes per request in memory, be it from a file or from standard input. Without
+   --limit the report is about the limit found.
+
+   DECISIONS  --decisions prints, in order of time,
+
+       LINE ALLOWED REMAINING RETRY_AFTER_NS
+
+   LINE is the line's number in its file (FILE:LINE with several, FILE from 1). ALLOWED is 0 or 1.
+   REMAINING is the least that one of the limits has left; if refused, of those that refuse.
+   RETRY_AFTER_NS is the longest wait, 18446744073709551615 if the cost is above a burst.
+
+   EXIT CODE  0: done. 1: an input can't be read, or the output not written. 2: wrong options. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -123,7 +144,7 @@ typedef struct verdict {
     uint64_t remaining, retry_after_ns;
 } verdict;
 
-/* ---- failing, memory ------------------------------------------------------------------------------------------- */
+/* ---- failing, memory ------------------------------------------------------------------------- */
 
 static bool progress_shown;
 
@@ -170,7 +191,7 @@ static void check_output(FILE *out, const char *name)
         fail(1, "cannot write %s%s%s", name, errno ? ": " : "", errno ? strerror(errno) : "");
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------ */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 static bool is_blank(char c)
 {
@@ -238,8 +259,8 @@ static bool fraction(text *t, uint64_t *ns)
     return true;
 }
 
-/* The length of the character at the front of *t if it can be printed without harm, else 0: not UTF-8, a control
- * character, or one that hides or turns around what stands beside it. */
+/* The length of the character at the front of *t if it can be printed without harm, else 0: it is
+ * not UTF-8, a control character, or one that hides or turns around what stands beside it. */
 static size_t harmless(text t)
 {
     const unsigned char *s = (const unsigned char *)t.at;
@@ -275,8 +296,8 @@ static void put_char(FILE *out, const char *at, size_t len, markup as)
         fwrite(at, 1, len, out);
 }
 
-/* Prints a text from the log so that it does no harm on a terminal or in a file; bytes that could as \xHH. At most
- * `most` columns, the rest as "..."; returns how many it used. */
+/* Prints a text from the log so that it does no harm on a terminal or in a file: bytes that could,
+ * as \xHH. At most `most` columns, the rest as "..."; returns how many it used. */
 static size_t put_text(FILE *out, text t, size_t most, markup as)
 {
     size_t used = 0;
@@ -343,7 +364,7 @@ static line_text percent(uint64_t part, uint64_t whole)
     return out;
 }
 
-/* ---- calendar -------------------------------------------------------------------------------------------------- */
+/* ---- calendar -------------------------------------------------------------------------------- */
 
 static const char month_names[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 
@@ -353,7 +374,7 @@ static uint64_t days_in(uint64_t year, uint64_t month)
     return month == 2 ? 28u + leap : 30u + ((month + (month > 7)) & 1u);
 }
 
-/* Days from 1 March of year 0 (Gregorian) to the day: months counted from March have their leap day last. */
+/* Days since 1 March of year 0 (Gregorian): with months from March the leap day comes last. */
 static uint64_t day_number(uint64_t year, uint64_t month, uint64_t day)
 {
     uint64_t y = month < 3 ? year - 1 : year, m = month < 3 ? month + 9 : month - 3;
@@ -437,7 +458,8 @@ static bool clf_time(text *t, uint64_t *ns)
     return moment_to_ns(&m, ns);
 }
 
-/* "3 Mar 2026 14:00:07", without the year where the log has none; a plain log that counts from 0 has no date. */
+/* "3 Mar 2026 14:00:07", without the year where the log has none; a log that counts from 0 has no
+ * date. */
 typedef enum dating { DATE_AND_YEAR, DATE_ONLY, NO_DATE } dating;
 
 static line_text time_text(uint64_t ns, dating date)
@@ -468,7 +490,7 @@ static line_text iso_time(uint64_t ns)
     return out;
 }
 
-/* ---- keys: text to number, with counts ------------------------------------------------------------------------- */
+/* ---- keys: text to number, with counts ------------------------------------------------------- */
 
 typedef struct key {
     char *at;     /* the text, after one byte that is the limit's number while deciding */
@@ -574,7 +596,7 @@ static text key_text(const key *k)
     return t;
 }
 
-/* ---- input: sources and lines ---------------------------------------------------------------------------------- */
+/* ---- input: sources and lines ---------------------------------------------------------------- */
 
 typedef struct source {
     FILE *file;
@@ -673,7 +695,7 @@ static bool read_line(input *in, source *s)
     return any;
 }
 
-/* ---- input: from line to request ------------------------------------------------------------------------------- */
+/* ---- input: from line to request ------------------------------------------------------------- */
 
 /* What a line holds; what is not there has at == NULL. */
 typedef struct parts {
@@ -760,7 +782,8 @@ static bool parse_clf(text line, parts *p)
     return false;
 }
 
-/* The year goes on when the months go back. One month back is a late line; eleven forward, one of the year before. */
+/* Months going back begin a new year. One month back is a late line, eleven forward a late one of
+ * the year before. */
 static uint64_t year_of(source *s, uint64_t month)
 {
     if (s->month && month == s->month + 11)
@@ -771,7 +794,7 @@ static uint64_t year_of(source *s, uint64_t month)
     return s->year;
 }
 
-/* sshd's own lines have "HOST sshd[PID]: ... from ADDRESS port ..." where the short form has the address. */
+/* sshd's own lines have a host's name and "sshd[PID]:", and the address after "from". */
 static bool ssh_address(text rest, text *address)
 {
     text field, before = {NULL, 0};
@@ -857,7 +880,7 @@ static text clean_address(const options *opt, text t, char out[64])
     return clean;
 }
 
-/* The key of a line, perhaps built in buffer (MAX_LINE + 128 bytes). at is NULL if the line has none. */
+/* The key of a line, perhaps built in buffer (MAX_LINE + 128 bytes); at is NULL if it has none. */
 static text find_key(const options *opt, text line, const parts *p, char *buffer)
 {
     text found = {NULL, 0};
@@ -948,7 +971,7 @@ static bool read_request(input *in, source *s, request *out)
     return false;
 }
 
-/* ---- input: in order of time ----------------------------------------------------------------------------------- */
+/* ---- input: in order of time ----------------------------------------------------------------- */
 
 static bool earlier(const request *a, const request *b)
 {
@@ -1041,6 +1064,8 @@ static void open_source(input *in, size_t i, const char *name)
         in->bytes_total += (uint64_t)info.st_size;
     else
         in->bytes_total = 0;
+    if (standard && isatty(STDIN_FILENO) == 1)
+        fputs("replay: reading standard input\n", stderr);
     s->number = (uint32_t)(i + 1);
     s->year = in->opt->year;
     s->chunk = (char *)resize(FOR_READING, NULL, 0, CHUNK, 1);
@@ -1061,9 +1086,9 @@ static void open_input(input *in, const options *opt)
     in->bar = isatty(STDERR_FILENO) == 1;
 }
 
-/* ---- deciding -------------------------------------------------------------------------------------------------- */
+/* ---- deciding -------------------------------------------------------------------------------- */
 
-/* Table i holds FIRST_KEYS << i keys: growing moves nothing, since a key's number says which table is its own. */
+/* Table i holds FIRST_KEYS << i keys, by their numbers: growing moves nothing. */
 typedef struct decider {
     const options *opt;
     ratelimit_table *table[32];
@@ -1114,7 +1139,7 @@ static ratelimit_table *table_of(decider *d, uint32_t number)
     return d->table[i];
 }
 
-/* The key's bytes for limit i: its number, then the text, so that two limits on one key have a bucket each. */
+/* The key's bytes for limit i: i and the text: two limits on one key have a bucket each. */
 static const char *limited_key(decider *d, const key *k, size_t i)
 {
     size_t len = (size_t)k->len + 1;
@@ -1174,14 +1199,14 @@ static ratelimit_table_counts decider_counts(const decider *d, uint64_t now_ns)
     return sum;
 }
 
-/* ---- time series ----------------------------------------------------------------------------------------------- */
+/* ---- time series ----------------------------------------------------------------------------- */
 
 typedef struct bin {
     uint64_t allowed, refused;
 } bin;
 
-/* Bins of one width, beginning at a multiple of it. When they no longer suffice the width grows, so that memory does not.
- * Each width divides the next. */
+/* Bins of one width, from a multiple of it on. When they no longer suffice the width grows, so that
+ * memory does not. Each width divides the next. */
 typedef struct series {
     bin bins[FINE_BINS];
     uint64_t base; /* number of the first bin since time 0 */
@@ -1189,23 +1214,37 @@ typedef struct series {
     size_t width; /* which of widths */
 } series;
 
-static const uint64_t widths[] = {
-    RATELIMIT_MILLISECOND, 10 * RATELIMIT_MILLISECOND, 100 * RATELIMIT_MILLISECOND,
-    RATELIMIT_SECOND,      2 * RATELIMIT_SECOND,       10 * RATELIMIT_SECOND,
-    30 * RATELIMIT_SECOND, RATELIMIT_MINUTE,           2 * RATELIMIT_MINUTE,
-    10 * RATELIMIT_MINUTE, 30 * RATELIMIT_MINUTE,      RATELIMIT_HOUR,
-    3 * RATELIMIT_HOUR,    6 * RATELIMIT_HOUR,         12 * RATELIMIT_HOUR,
-    RATELIMIT_DAY,         2 * RATELIMIT_DAY,          14 * RATELIMIT_DAY,
-    28 * RATELIMIT_DAY,    364 * RATELIMIT_DAY,        3640 * RATELIMIT_DAY};
-static const char *const width_names[] = {
-    "millisecond", "10 milliseconds", "100 milliseconds", "second",     "2 seconds",  "10 seconds",
-    "30 seconds",  "minute",          "2 minutes",        "10 minutes", "30 minutes", "hour",
-    "3 hours",     "6 hours",         "12 hours",         "day",        "2 days",     "14 days",
-    "28 days",     "364 days",        "3640 days"};
+static const struct {
+    uint64_t ns;
+    const char *name;
+} widths[] = {
+    {RATELIMIT_MILLISECOND, "millisecond"},
+    {10 * RATELIMIT_MILLISECOND, "10 milliseconds"},
+    {100 * RATELIMIT_MILLISECOND, "100 milliseconds"},
+    {RATELIMIT_SECOND, "second"},
+    {2 * RATELIMIT_SECOND, "2 seconds"},
+    {10 * RATELIMIT_SECOND, "10 seconds"},
+    {30 * RATELIMIT_SECOND, "30 seconds"},
+    {RATELIMIT_MINUTE, "minute"},
+    {2 * RATELIMIT_MINUTE, "2 minutes"},
+    {10 * RATELIMIT_MINUTE, "10 minutes"},
+    {30 * RATELIMIT_MINUTE, "30 minutes"},
+    {RATELIMIT_HOUR, "hour"},
+    {3 * RATELIMIT_HOUR, "3 hours"},
+    {6 * RATELIMIT_HOUR, "6 hours"},
+    {12 * RATELIMIT_HOUR, "12 hours"},
+    {RATELIMIT_DAY, "day"},
+    {2 * RATELIMIT_DAY, "2 days"},
+    {14 * RATELIMIT_DAY, "14 days"},
+    {28 * RATELIMIT_DAY, "28 days"},
+    {364 * RATELIMIT_DAY, "364 days"},
+    {3640 * RATELIMIT_DAY, "3640 days"},
+};
+#define WIDTHS (sizeof widths / sizeof *widths)
 
 static void widen(series *s)
 {
-    uint64_t ratio = widths[s->width + 1] / widths[s->width], base = s->base / ratio;
+    uint64_t ratio = widths[s->width + 1].ns / widths[s->width].ns, base = s->base / ratio;
     size_t i, to = 0;
     for (i = 0; i < s->count; i++) {
         bin moved = s->bins[i];
@@ -1221,10 +1260,10 @@ static void widen(series *s)
 
 static void series_add(series *s, uint64_t time_ns, bool allowed)
 {
-    uint64_t number = time_ns / widths[s->width];
+    uint64_t number = time_ns / widths[s->width].ns;
     if (s->count == 0)
         s->base = number;
-    for (; number - s->base >= FINE_BINS; number = time_ns / widths[s->width])
+    for (; number - s->base >= FINE_BINS; number = time_ns / widths[s->width].ns)
         widen(s);
     if (number - s->base >= s->count)
         s->count = (size_t)(number - s->base) + 1;
@@ -1234,13 +1273,13 @@ static void series_add(series *s, uint64_t time_ns, bool allowed)
 
 static void narrow_to(series *s, size_t most)
 {
-    while (s->count > most && s->width + 1 < sizeof widths / sizeof *widths)
+    while (s->count > most && s->width + 1 < WIDTHS)
         widen(s);
 }
 
 static uint64_t bin_begin(const series *s, size_t i)
 {
-    return (s->base + i) * widths[s->width];
+    return (s->base + i) * widths[s->width].ns;
 }
 
 static uint64_t series_peak(const series *s)
@@ -1253,7 +1292,7 @@ static uint64_t series_peak(const series *s)
     return peak;
 }
 
-/* ---- the whole run --------------------------------------------------------------------------------------------- */
+/* ---- the whole run --------------------------------------------------------------------------- */
 
 typedef struct run {
     const options *opt;
@@ -1342,7 +1381,7 @@ static void find_top(run *r)
     }
 }
 
-/* ---- suggesting ------------------------------------------------------------------------------------------------ */
+/* ---- suggesting ------------------------------------------------------------------------------ */
 
 typedef struct records {
     request *list;  /* in order of time */
@@ -1413,6 +1452,16 @@ static void records_link(records *all, size_t keys)
     qsort(all->order, keys, sizeof *all->order, by_cost);
 }
 
+static void records_free(records *all)
+{
+    free(all->list);
+    free(all->next);
+    free(all->first);
+    free(all->last);
+    free(all->total);
+    free(all->order);
+}
+
 static bool refuses_key(const records *all, uint32_t k, const ratelimit_limit *limit)
 {
     ratelimit_bucket bucket = {0, 0};
@@ -1479,8 +1528,9 @@ static bool passes(const records *all, size_t rate, size_t burst)
     return keys_it_refuses(all, &limit) <= all->may_refuse;
 }
 
-/* For each burst: is there a rate that passes and beats the best so far? A lower rate never refuses fewer keys, so the highest that
- * would beat it answers that, and bisection finds the lowest that passes. */
+/* For each burst: is there a rate that passes and beats the best so far? A lower rate never refuses
+ * fewer keys, so the highest that would beat it answers that, and bisection finds the lowest that
+ * passes. */
 static bool suggest(const records *all, size_t *best_rate, size_t *best_burst)
 {
     uint64_t best = UINT64_MAX;
@@ -1504,7 +1554,7 @@ static bool suggest(const records *all, size_t *best_rate, size_t *best_burst)
     return best != UINT64_MAX;
 }
 
-/* As people write it: the period that makes the number small and whole, or with one decimal per minute. */
+/* As people write it: by the shortest period of which the rate is a whole number. */
 static ratelimit_limit readable_limit(size_t rate, size_t burst)
 {
     uint64_t per_day = rate_step(rate);
@@ -1540,7 +1590,7 @@ static void run_suggest(run *r, options *opt, records *all)
     }
 }
 
-/* ---- showing: what all reports share --------------------------------------------------------------------------- */
+/* ---- showing: what all reports share --------------------------------------------------------- */
 
 typedef struct label {
     char at[MAX_LIMITS * 84];
@@ -1594,14 +1644,14 @@ static label span_label(const run *r)
     return out;
 }
 
-/* The width of bins, at least as wide as those of s, of which at most `most` fit into the time that s shows. */
+/* The width at which at most `most` bins, not finer than those of s, cover the time of s. */
 static uint64_t tick_width(const series *s, uint64_t most)
 {
     size_t i = s->width;
-    uint64_t span = s->count * widths[s->width];
-    while (span / widths[i] > most && i + 1 < sizeof widths / sizeof *widths)
+    uint64_t span = s->count * widths[s->width].ns;
+    while (span / widths[i].ns > most && i + 1 < WIDTHS)
         i++;
-    return widths[i];
+    return widths[i].ns;
 }
 
 static line_text tick_label(uint64_t ns, uint64_t width, dating date)
@@ -1635,7 +1685,7 @@ static uint64_t round_up(uint64_t value)
     return value <= ten / 5 && ten >= 5 ? ten / 5 : value <= ten / 2 && ten >= 2 ? ten / 2 : ten;
 }
 
-/* ---- showing: on a terminal ------------------------------------------------------------------------------------ */
+/* ---- showing: on a terminal ------------------------------------------------------------------ */
 
 #define CHART_COLUMNS 72
 #define CHART_ROWS    10
@@ -1679,19 +1729,31 @@ static uint64_t parts_of(uint64_t value, uint64_t scale, unsigned count)
     return value && share == 0 ? 1 : share;
 }
 
-/* Allowed in whole rows, refused in eighths of a row on top of it. */
-static void chart_cell(const bin *b, uint64_t row, uint64_t scale, size_t width, const style *look)
+#define ALLOWED_CELL 9
+
+/* What a bin shows in a row: ALLOWED_CELL, or refused in eighths on top of it, 0 for nothing. */
+static uint64_t chart_cell(const bin *b, uint64_t row, uint64_t scale)
 {
     uint64_t allowed = parts_of(b->allowed, scale, CHART_ROWS);
     uint64_t refused = parts_of(b->refused, scale, CHART_ROWS * 8);
-    uint64_t below = row >= allowed ? (row - allowed) * 8 : 0,
-             eighths = refused > below ? refused - below : 0;
-    size_t i;
-    if (row >= allowed)
-        fputs(eighths ? look->refused_color : "", stdout);
-    for (i = 0; i < width; i++)
-        fputs(row < allowed ? look->allowed : look->refused[eighths < 8 ? eighths : 8], stdout);
-    fputs(row < allowed || eighths ? look->off : "", stdout);
+    uint64_t below = row < allowed ? 0 : (row - allowed) * 8;
+    uint64_t eighths = refused > below ? refused - below : 0;
+    return row < allowed ? ALLOWED_CELL : eighths < 8 ? eighths : 8;
+}
+
+static void chart_row(const series *s, uint64_t row, uint64_t scale, size_t width,
+                      const style *look)
+{
+    size_t i, end = s->count;
+    while (end && chart_cell(&s->bins[end - 1], row, scale) == 0)
+        end--;
+    for (i = 0; i < end * width; i++) {
+        uint64_t cell = chart_cell(&s->bins[i / width], row, scale);
+        if (cell == ALLOWED_CELL)
+            printf("%s%s", look->allowed, look->off);
+        else
+            printf("%s%s%s", look->refused_color, look->refused[cell], look->off);
+    }
 }
 
 static void chart_axis(const series *s, size_t width, dating date, const style *look)
@@ -1719,22 +1781,33 @@ static void print_chart(const run *r)
     static series s; /* 64 KiB: a copy, made coarser */
     const style *look = find_style();
     uint64_t scale, row;
-    size_t i, width;
+    size_t width;
     s = r->series;
     narrow_to(&s, CHART_COLUMNS);
     width = CHART_COLUMNS / s.count < 4 ? CHART_COLUMNS / s.count : 4;
     scale = round_up(series_peak(&s));
-    printf("\n  requests per %s     %s%s allowed   ", width_names[s.width], look->allowed,
+    printf("\n  requests per %s     %s%s allowed   ", widths[s.width].name, look->allowed,
            look->off);
     printf("%s%s%s refused\n\n", look->refused_color, look->refused[8], look->off);
     for (row = CHART_ROWS; row--;) {
         bool named = row + 1 == CHART_ROWS || (row + 1 == CHART_ROWS / 2 && scale % 2 == 0);
         printf("  %9s %s", named ? commas(scale * (row + 1) / CHART_ROWS).at : "", look->side);
-        for (i = 0; i < s.count; i++)
-            chart_cell(&s.bins[i], row, scale, width, look);
+        chart_row(&s, row, scale, width, look);
         putchar('\n');
     }
     chart_axis(&s, width, dating_of(r), look);
+}
+
+/* "   the first is line 17 of access.log" */
+static label first_bad(const input *in)
+{
+    label out;
+    out.at[0] = 0;
+    if (in->bad_lines)
+        snprintf(out.at, sizeof out.at, "   the first is line %s%s%s",
+                 commas(in->first_bad_line).at, in->source_count > 1 ? " of " : "",
+                 in->source_count > 1 ? in->first_bad_file : "");
+    return out;
 }
 
 static void print_counts(const run *r)
@@ -1753,12 +1826,7 @@ static void print_counts(const run *r)
         printf("  above burst   %13s   of refused: they cost more than a burst, waiting does not "
                "help\n",
                commas(r->never).at);
-    printf("  bad lines     %13s", commas(r->in.bad_lines).at);
-    if (r->in.bad_lines)
-        printf("   the first is line %s", commas(r->in.first_bad_line).at);
-    if (r->in.bad_lines && r->in.source_count > 1)
-        printf(" of %s", r->in.first_bad_file);
-    putchar('\n');
+    printf("  bad lines     %13s%s\n", commas(r->in.bad_lines).at, first_bad(&r->in).at);
 }
 
 static void print_top(const run *r)
@@ -1832,6 +1900,15 @@ static void print_notes(FILE *out, const run *r)
                 key_label(r->opt).at);
 }
 
+/* --decisions keeps standard output for itself. */
+static void print_decision_notes(const run *r)
+{
+    progress_end();
+    if (r->in.bad_lines)
+        fprintf(stderr, "  bad lines: %s%s\n", commas(r->in.bad_lines).at, first_bad(&r->in).at);
+    print_notes(stderr, r);
+}
+
 static void print_costs(const run *r)
 {
     uint64_t whole = r->whole_ns ? r->whole_ns : 1, deciding = r->deciding_ns ? r->deciding_ns : 1,
@@ -1867,7 +1944,7 @@ static void print_report(const run *r)
     print_costs(r);
 }
 
-/* ---- showing: JSON --------------------------------------------------------------------------------------------- */
+/* ---- showing: JSON --------------------------------------------------------------------------- */
 
 static void json_counts(const run *r)
 {
@@ -1909,7 +1986,7 @@ static void json_lists(const run *r)
         printf("\", \"refused\": %" PRIu64 ", \"requests\": %" PRIu64 "}", k->refused, k->requests);
     }
     printf("%s],\n  \"bin_ns\": %" PRIu64 ",\n  \"bins\": [", r->top_count ? "\n  " : "",
-           widths[s.width]);
+           widths[s.width].ns);
     for (i = 0; i < s.count; i++)
         printf("%s\n    {\"time\": \"%s\", \"allowed\": %" PRIu64 ", \"refused\": %" PRIu64 "}",
                i ? "," : "", iso_time(bin_begin(&s, i)).at, s.bins[i].allowed, s.bins[i].refused);
@@ -1956,7 +2033,7 @@ static void print_json(const run *r)
            (double)r->requests * 1e9 / (double)(r->deciding_ns ? r->deciding_ns : 1));
 }
 
-/* ---- showing: a picture ---------------------------------------------------------------------------------------- */
+/* ---- showing: a picture ---------------------------------------------------------------------- */
 
 #define SVG_WIDTH 960.0
 #define SVG_LEFT  72.0
@@ -2043,8 +2120,8 @@ static void svg_grid(FILE *f, const series *s, dating date, uint64_t step, uint6
                  tick_label(bin_begin(s, i), width, date).at);
         next_label = x + 56;
     }
-    snprintf(name.at, sizeof name.at, "requests per %s", width_names[s->width]);
-    svg_text(f, "", SVG_RIGHT - 344, 84, name.at);
+    snprintf(name.at, sizeof name.at, "requests per %s", widths[s->width].name);
+    svg_text(f, "end", SVG_RIGHT - 180, 84, name.at);
     svg_rect(f, "allowed", SVG_RIGHT - 156, 73, 12, 12);
     svg_text(f, "", SVG_RIGHT - 138, 84, "allowed");
     svg_rect(f, "refused", SVG_RIGHT - 72, 73, 12, 12);
@@ -2125,7 +2202,7 @@ static void write_svg(const run *r)
         fail(1, "cannot write %s: %s", r->opt->svg, strerror(errno));
 }
 
-/* ---- options --------------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static const char usage[] =
     "usage: replay --limit LIMIT [OPTION]... [FILE]...        what would this limit have done to "
@@ -2300,7 +2377,7 @@ static bool takes_value(const char *name)
     return false;
 }
 
-/* Reads one option, with its value from the next argument if it is not after "=". Returns how many arguments it used. */
+/* Reads one option, its value from the next argument if not after "=". Returns how many it used. */
 static int read_option(options *opt, char **argv)
 {
     const char *name = argv[0], *equals = strchr(name, '=');
@@ -2355,7 +2432,7 @@ static void read_options(options *opt, int argc, char **argv)
         fail(2, "--decisions and --json both want standard output");
 }
 
-/* ---- main ------------------------------------------------------------------------------------------------------ */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static void replay(run *r, options *opt)
 {
@@ -2377,6 +2454,7 @@ static void replay(run *r, options *opt)
         replay_one(r, &req);
     decide_batch(r);
     r->whole_ns = ratelimit_clock_ns() - begin;
+    records_free(&all);
     find_top(r);
     progress_end();
 }
@@ -2402,7 +2480,7 @@ int main(int argc, char **argv)
     else if (!opt.decisions)
         print_report(&r);
     else
-        print_notes(stderr, &r);
+        print_decision_notes(&r);
     check_output(stdout, "to standard output");
     return 0;
 }

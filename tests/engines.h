@@ -19,13 +19,14 @@ typedef struct engine {
     const char *name;
     void *self;
     void (*reset)(void *self); /* forget all keys */
-    void (*decide)(void *self, const ratelimit_request *req, uint64_t now_ns, ratelimit_result *res);
+    void (*decide)(void *self, const ratelimit_request *req, uint64_t now_ns,
+                   ratelimit_result *res);
     /* False if this engine can't be asked this at this time: the case is skipped and counted. NULL: it can do all. */
     bool (*can)(void *self, const ratelimit_request *req, uint64_t now_ns);
     bool forward_only; /* asked only where time never goes back */
 } engine;
 
-#define ENGINE_KEYS 64
+#define ENGINE_KEYS      64
 #define ENGINE_KEY_BYTES 48
 
 /* ---- a map from keys to a few bytes, searched from the front -------------------------------------------------- */
@@ -34,7 +35,7 @@ typedef struct engine_entry {
     char key[ENGINE_KEY_BYTES];
     size_t key_len;
     bool live;
-    uint64_t gone_at_ns;
+    uint64_t stored_at_ns, ttl_ns;
     unsigned char record[RATELIMIT_RECORD_BYTES];
     ratelimit_bucket bucket;
 } engine_entry;
@@ -144,10 +145,11 @@ static inline uint64_t engine_cas_clock(void *self)
 
 static inline bool engine_cas_live(const engine_map *map, const engine_entry *entry)
 {
-    return entry->live && !(map->expires && map->now_ns >= entry->gone_at_ns);
+    return entry->live && !(map->expires && map->now_ns - entry->stored_at_ns >= entry->ttl_ns);
 }
 
-static inline int engine_cas_load(void *self, const void *key, size_t key_len, unsigned char *record)
+static inline int engine_cas_load(void *self, const void *key, size_t key_len,
+                                  unsigned char *record)
 {
     engine_map *map = (engine_map *)self;
     const engine_entry *entry = engine_find(map, key, key_len);
@@ -172,7 +174,8 @@ static inline int engine_cas_swap(void *self, const void *key, size_t key_len,
         return 0;
     memcpy(entry->record, record, RATELIMIT_RECORD_BYTES);
     entry->live = ttl_ns != 0;
-    entry->gone_at_ns = map->now_ns > UINT64_MAX - ttl_ns ? UINT64_MAX : map->now_ns + ttl_ns;
+    entry->stored_at_ns = map->now_ns;
+    entry->ttl_ns = ttl_ns;
     return 1;
 }
 

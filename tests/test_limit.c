@@ -12,8 +12,8 @@
 
 #include "unit.h"
 
-#define OK RATELIMIT_OK
-#define BAD RATELIMIT_BAD_LIMIT
+#define OK     RATELIMIT_OK
+#define BAD    RATELIMIT_BAD_LIMIT
 #define SYNTAX RATELIMIT_SYNTAX
 
 #define P62 (UINT64_C(1) << 62)
@@ -63,10 +63,10 @@ typedef struct made {
 } made;
 
 #define MADE(tokens, per_ns, burst, status)                                                        \
-    {                                                                                              \
-        (uint64_t)(tokens), (uint64_t)(per_ns), (uint64_t)(burst),                                 \
-            RATELIMIT_LIMIT(tokens, per_ns, burst), status                                         \
-    }
+  {                                                                                                \
+    (uint64_t)(tokens), (uint64_t)(per_ns), (uint64_t)(burst),                                     \
+        RATELIMIT_LIMIT(tokens, per_ns, burst), status                                             \
+  }
 
 static const made rows[] = {
     /* everyday limits */
@@ -150,17 +150,25 @@ static const made rows[] = {
     MADE(1, UINT64_C(6148914691236517206), 3, BAD),
 };
 
+/* a/b and c/d are the same fraction. */
+static bool same_fraction(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    return wide_compare(wide_product(a, d), wide_product(c, b)) == 0;
+}
+
+/* The macro cannot reduce a fraction: what must be equal is its value. A limit with very many tokens it leaves
+ * unfinished, so of that only what a user may read is compared here; what it decides is another test. */
 static void check_equal(const ratelimit_limit *a, const ratelimit_limit *b)
 {
     CHECK_U64(a->tokens, b->tokens);
     CHECK_U64(a->per_ns, b->per_ns);
     CHECK_U64(a->burst, b->burst);
+    if (a->code >> 24 > RATELIMIT_PRIV_RAW || b->code >> 24 > RATELIMIT_PRIV_RAW)
+        return;
     CHECK_U64(a->interval_ns, b->interval_ns);
     CHECK_U64(a->window_ns, b->window_ns);
-    CHECK_U64(a->inverse, b->inverse);
-    CHECK_U64(a->interval_part, b->interval_part);
-    CHECK_U64(a->window_part, b->window_part);
-    CHECK_U64(a->parts, b->parts);
+    CHECK(same_fraction(a->interval_part, a->parts, b->interval_part, b->parts));
+    CHECK(same_fraction(a->window_part, a->parts, b->window_part, b->parts));
     CHECK_U64(a->code, b->code);
 }
 
@@ -168,8 +176,7 @@ static void each_limit_is_good_or_bad_as_documented(void)
 {
     size_t i;
     for (i = 0; i < COUNT(rows); i++) {
-        ratelimit_limit limit =
-            ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
+        ratelimit_limit limit = ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
         place("made", 0, i);
         CHECK_U64(ratelimit_limit_check(&limit), rows[i].status);
         CHECK_U64(ratelimit_limit_check(&rows[i].limit), rows[i].status);
@@ -181,8 +188,7 @@ static void the_macro_makes_what_the_function_makes(void)
 {
     size_t i;
     for (i = 0; i < COUNT(rows); i++) {
-        ratelimit_limit limit =
-            ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
+        ratelimit_limit limit = ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
         place("made", 0, i);
         if (rows[i].status == OK)
             check_equal(&rows[i].limit, &limit);
@@ -232,8 +238,7 @@ static void the_macro_decides_as_the_function_does(void)
     size_t i;
     check_seed(1);
     for (i = 0; i < COUNT(rows); i++) {
-        ratelimit_limit limit =
-            ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
+        ratelimit_limit limit = ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
         place("made", 0, i);
         if (rows[i].status == OK)
             check_same_decisions(&limit, &rows[i].limit);
@@ -330,8 +335,7 @@ static void blocking_an_unlimited_key_is_unsupported(void)
 static bool in_range(uint64_t tokens, uint64_t per_ns, uint64_t burst)
 {
     return tokens >= 1 && tokens < P63 && per_ns >= 1 && per_ns <= P62 && burst >= 1 &&
-           burst < P63 &&
-           wide_compare(wide_product(burst, per_ns), wide_product(P62, tokens)) <= 0;
+           burst < P63 && wide_compare(wide_product(burst, per_ns), wide_product(P62, tokens)) <= 0;
 }
 
 /* interval = q + part/parts must be per/tokens, or less than 1/2^24 ns above it if that does not fit. */
@@ -363,7 +367,8 @@ static void check_interval(const ratelimit_limit *limit, bool exact)
 static void check_window(const ratelimit_limit *limit)
 {
     uint64_t high = (limit->burst >> 32) * limit->interval_part;
-    uint64_t low = ((high % limit->parts) << 32) + (limit->burst & UINT32_MAX) * limit->interval_part;
+    uint64_t low =
+        ((high % limit->parts) << 32) + (limit->burst & UINT32_MAX) * limit->interval_part;
     uint64_t carry = ((high / limit->parts) << 32) + low / limit->parts;
     CHECK_U64(limit->window_ns, limit->burst * limit->interval_ns + carry);
     CHECK_U64(limit->window_part, low % limit->parts);
@@ -389,7 +394,8 @@ static void an_interval_is_exact_or_a_hair_too_long_and_what_does_not_fit_is_bad
             CHECK(!exact);
             /* in range, yet refused: only where 24 bits are less than one part in a million */
             if (fits && per / tokens >= 1)
-                CHECK(wide_compare(wide_product(burst, per / tokens + 1), wide_product(P62, 1)) > 0);
+                CHECK(wide_compare(wide_product(burst, per / tokens + 1), wide_product(P62, 1)) >
+                      0);
             continue;
         }
         good++;
@@ -471,7 +477,6 @@ static const struct {
     {"10.50/s", 21, 2 * SEC, 11, false},
     {"0.25/s burst 4", 1, 4 * SEC, 4, false},
     {"0.1/s", 1, 10 * SEC, 1, false},
-    {"1.5/1.5s", 3, 3 * SEC, 2, false},
     {"0.000000001/ns", 1, SEC, 1, false},
     {"0.3/s", 3, 10 * SEC, 1, false},
     /* leading zeros say nothing */
@@ -524,14 +529,11 @@ static const struct {
     {"1", SYNTAX, 1},
     {"10/", SYNTAX, 3},
     {"10/5", SYNTAX, 4},
-    {"10/n", SYNTAX, 4},
-    {"10/u", SYNTAX, 4},
     {"10/5.", SYNTAX, 5},
     {"10.", SYNTAX, 3},
     {"10/s ", SYNTAX, 5},
     {"10/s burst", SYNTAX, 10},
     {"10/s burst ", SYNTAX, 11},
-    {"unlimite", SYNTAX, 8},
     /* numbers */
     {"/s", SYNTAX, 0},
     {"-1/s", SYNTAX, 0},
@@ -630,11 +632,86 @@ static void what_is_no_limit_is_refused_with_the_place_of_the_fault_and_nothing_
                                           &fault_at),
                   bad_texts[i].status);
         CHECK_U64(fault_at, bad_texts[i].fault_at);
-        CHECK_U64(ratelimit_limit_parse_n(&limit, bad_texts[i].text, strlen(bad_texts[i].text), NULL),
-                  bad_texts[i].status);
+        CHECK_U64(
+            ratelimit_limit_parse_n(&limit, bad_texts[i].text, strlen(bad_texts[i].text), NULL),
+            bad_texts[i].status);
         CHECK(memcmp(&limit, &before, sizeof limit) == 0);
     }
     place_end();
+}
+
+static void text_that_ends_within_a_word_ends_too_early(void)
+{
+    static const char *const texts[] = {"unlimite", "u",      "10/n",      "10/u",
+                                        "10/5n",    "10/s b", "10/s windo"};
+    size_t i;
+    for (i = 0; i < COUNT(texts); i++) {
+        ratelimit_limit limit;
+        size_t fault_at = 999;
+        place(texts[i], 0, i);
+        CHECK_U64(ratelimit_limit_parse_n(&limit, texts[i], strlen(texts[i]), &fault_at), SYNTAX);
+        CHECK_U64(fault_at, strlen(texts[i]));
+    }
+    place_end();
+}
+
+/* What does not fit does not hide what is no limit at all. */
+static void a_number_too_large_before_a_fault_of_syntax_is_a_fault_of_syntax(void)
+{
+    static const struct {
+        const char *text;
+        size_t fault_at;
+    } texts[] = {
+        {"99999999999999999999", 20},
+        {"99999999999999999999x", 20},
+        {"99999999999999999999/x", 21},
+        {"1/99999999999999999999", 22},
+        {"1/s burst 99999999999999999999 x", 31},
+        {"0/x", 2},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(texts); i++) {
+        ratelimit_limit limit;
+        size_t fault_at = 999;
+        place(texts[i].text, 0, i);
+        CHECK_U64(ratelimit_limit_parse_n(&limit, texts[i].text, strlen(texts[i].text), &fault_at),
+                  SYNTAX);
+        CHECK_U64(fault_at, texts[i].fault_at);
+    }
+    place_end();
+}
+
+static void decimals_on_both_sides_are_exact(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t interval_ns, burst;
+    } texts[] = {
+        {"1.5/1.5s", SEC, 2},
+        {"0.1/0.1s", SEC, 1},
+        {"0.5/1.5s", 3 * SEC, 1},
+        {"2.5/0.5m", 12 * SEC, 3},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(texts); i++) {
+        ratelimit_limit limit;
+        place(texts[i].text, 0, i);
+        CHECK_U64(ratelimit_limit_parse(&limit, texts[i].text), OK);
+        CHECK_U64(limit.interval_ns, texts[i].interval_ns);
+        CHECK_U64(limit.interval_part, 0);
+        CHECK_U64(limit.burst, texts[i].burst);
+    }
+    place_end();
+}
+
+/* "1.5/s" is 3 tokens per 2 s, and a window's burst is its tokens. */
+static void a_burst_given_to_a_window_is_the_one_it_has_or_an_error(void)
+{
+    ratelimit_limit limit;
+    if (ratelimit_limit_parse(&limit, "1.5/s burst 2 window") == OK)
+        CHECK_U64(limit.burst, 2);
+    if (ratelimit_limit_parse(&limit, "1.5/s burst 3 window") == OK)
+        CHECK_U64(limit.burst, 3);
 }
 
 static void null_is_a_bad_argument_to_parse(void)
@@ -716,10 +793,12 @@ static void a_megabyte_of_text_is_read_like_a_line(void)
         const char *back;
         ratelimit_status status;
     } texts[] = {
-        {"1", '0', "/s", BAD},      {"", '9', "/s", BAD},         {"1/1", '0', "ns", BAD},
-        {"1/s burst ", '9', "", BAD}, {"0.", '0', "1/s", BAD},    {"", '9', "", SYNTAX},
-        {"", ' ', "1/s", SYNTAX},   {"1/s", 's', "", SYNTAX},     {"", '0', "10/s burst 20", OK},
-        {"10/s", ' ', "burst 20", OK}, {"10/s burst", '\t', "20", OK}, {"10/", '0', "1s burst 20", OK},
+        {"1", '0', "/s", BAD},          {"", '9', "/s", BAD},
+        {"1/1", '0', "ns", BAD},        {"1/s burst ", '9', "", BAD},
+        {"0.", '0', "1/s", BAD},        {"", '9', "", SYNTAX},
+        {"", ' ', "1/s", SYNTAX},       {"1/s", 's', "", SYNTAX},
+        {"", '0', "10/s burst 20", OK}, {"10/s", ' ', "burst 20", OK},
+        {"10/s burst", '\t', "20", OK}, {"10/", '0', "1s burst 20", OK},
         {"10/s burst ", '0', "20", OK},
     };
     ratelimit_limit want = ratelimit_limit_make(10, SEC, 20);
@@ -792,7 +871,8 @@ static void a_buffer_is_filled_as_a_whole_or_emptied(void)
     static const ratelimit_limit limit = RATELIMIT_LIMIT(10, SEC, 20);
     size_t bytes;
     for (bytes = 0; bytes <= sizeof want + 3; bytes++) {
-        char *buf = (char *)walled(bytes ? bytes : 1) + !bytes; /* nothing behind it can be written */
+        char *buf =
+            (char *)walled(bytes ? bytes : 1) + !bytes; /* nothing behind it can be written */
         memset(buf, 'x', bytes);
         CHECK_U64(ratelimit_limit_format(&limit, buf, bytes), sizeof want - 1);
         if (bytes >= sizeof want)
@@ -822,8 +902,7 @@ static void check_round_trip(const ratelimit_limit *limit)
 
 static void what_format_writes_parse_reads_back_equal(void)
 {
-    static const uint64_t units[] = {1,    US,  MS,  SEC,        MINUTE,
-                                     HOUR, DAY, RATELIMIT_WEEK};
+    static const uint64_t units[] = {1, US, MS, SEC, MINUTE, HOUR, DAY, RATELIMIT_WEEK};
     static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
     uint64_t i, good = 0;
     check_seed(5);
@@ -932,6 +1011,10 @@ int main(int argc, char **argv)
     RUN(every_form_of_the_grammar_is_read);
     RUN(unlimited_is_read);
     RUN(what_is_no_limit_is_refused_with_the_place_of_the_fault_and_nothing_changed);
+    RUN(text_that_ends_within_a_word_ends_too_early);
+    RUN(a_number_too_large_before_a_fault_of_syntax_is_a_fault_of_syntax);
+    RUN(decimals_on_both_sides_are_exact);
+    RUN(a_burst_given_to_a_window_is_the_one_it_has_or_an_error);
     RUN(null_is_a_bad_argument_to_parse);
     RUN(a_nul_within_the_length_is_a_fault_and_not_an_end);
     RUN(parse_n_reads_no_byte_behind_the_text);

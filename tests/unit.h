@@ -8,27 +8,29 @@
 
 #include "check.h"
 
-#define NS RATELIMIT_NANOSECOND
-#define US RATELIMIT_MICROSECOND
-#define MS RATELIMIT_MILLISECOND
-#define SEC RATELIMIT_SECOND
-#define MINUTE RATELIMIT_MINUTE
-#define HOUR RATELIMIT_HOUR
-#define DAY RATELIMIT_DAY
+#define NS      RATELIMIT_NANOSECOND
+#define US      RATELIMIT_MICROSECOND
+#define MS      RATELIMIT_MILLISECOND
+#define SEC     RATELIMIT_SECOND
+#define MINUTE  RATELIMIT_MINUTE
+#define HOUR    RATELIMIT_HOUR
+#define DAY     RATELIMIT_DAY
 #define FOREVER RATELIMIT_FOREVER
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Under a sanitizer everything is several times slower: the long runs are shortened by this. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#  define SANITIZED 1
-#elif defined(__has_feature)
-#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#    define SANITIZED 1
+/* Under a sanitizer everything is several times slower: the longest runs are shortened. */
+#if !defined(SHORT)
+#  if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#    define SHORT 1
+#  elif defined(__has_feature)
+#    if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#      define SHORT 1
+#    endif
 #  endif
 #endif
-#if !defined(SANITIZED)
-#  define SANITIZED 0
+#if !defined(SHORT)
+#  define SHORT 0
 #endif
 
 /* A clock that stands still until somebody moves it; self is a uint64_t. */
@@ -53,7 +55,7 @@ static inline unsigned char *walled(size_t bytes)
 
 /* ---- a database ----------------------------------------------------------------------------- */
 
-#define DATABASE_ROWS 32
+#define DATABASE_ROWS      32
 #define DATABASE_KEY_BYTES 320
 
 typedef struct database_row {
@@ -65,10 +67,10 @@ typedef struct database_row {
 
 typedef struct database {
     database_row rows[DATABASE_ROWS];
-    const uint64_t *now_ns;   /* set: a record is deleted the moment its time to live is over */
-    pthread_mutex_t *lock;    /* set: held during a load and during a swap, not between them */
-    uint64_t loads, swaps;    /* calls */
-    uint64_t lose;            /* this many swaps find the record changed */
+    const uint64_t *now_ns;     /* set: a record is deleted the moment its time to live is over */
+    pthread_mutex_t *lock;      /* set: held during a load and during a swap, not between them */
+    uint64_t loads, swaps;      /* calls */
+    uint64_t lose;              /* this many swaps find the record changed */
     int load_fails, swap_fails; /* below 0: the answer */
 } database;
 
@@ -327,6 +329,13 @@ static inline uint64_t base_at(int i, uint64_t span_ns, const ratelimit_limit *l
     return limit->code >> 24 == RATELIMIT_PRIV_WINDOW ? base - base % limit->per_ns : base;
 }
 
+/* Tests of what needs atomics: counted as skipped in a build without. */
+#if RATELIMIT_PRIV_ATOMIC
+#  define RUN_THREADED(test) RUN(test)
+#else
+#  define RUN_THREADED(test) ((void)(test), SKIP(test, "built without threads"))
+#endif
+
 /* ---- vectors -------------------------------------------------------------------------------- */
 
 #define ANY (UINT64_MAX - 1) /* this number is not looked at */
@@ -381,10 +390,11 @@ static inline void replay(const ratelimit_limit *limit, const step *steps, size_
 /* A clock with a sleep that moves it. */
 typedef struct sleeper {
     uint64_t now_ns;
-    uint64_t early_ns;     /* wakes this much too early */
-    uint64_t sleeps;       /* calls */
-    uint64_t slept_ns;     /* asked for, in total */
-    uint64_t shortest_ns;  /* the shortest sleep asked for */
+    uint64_t early_ns;                /* wakes this much too early */
+    uint64_t cut;                     /* above 1: sleeps only one cut-th of the time */
+    uint64_t sleeps;                  /* calls */
+    uint64_t slept_ns;                /* asked for, in total */
+    uint64_t shortest_ns, longest_ns; /* of the sleeps asked for */
     uint64_t cancel_after; /* this many sleeps are slept to the end, the next is cancelled */
 } sleeper;
 
@@ -402,10 +412,26 @@ static inline bool sleeper_sleep(void *self, uint64_t ns)
     s->sleeps++;
     s->slept_ns += ns;
     s->shortest_ns = ns < s->shortest_ns ? ns : s->shortest_ns;
+    s->longest_ns = ns > s->longest_ns ? ns : s->longest_ns;
     if (s->sleeps > s->cancel_after)
         return false;
+    if (s->cut)
+        ns = ns / s->cut + 1;
     s->now_ns += ns > s->early_ns ? ns - s->early_ns : 0;
     return true;
+}
+
+/* A store that is nothing but a function. */
+static inline ratelimit_store store_of(void (*decide)(void *self, const ratelimit_request *req,
+                                                      ratelimit_result *res, size_t count,
+                                                      ratelimit_mode mode),
+                                       void *self)
+{
+    ratelimit_store store;
+    memset(&store, 0, sizeof store);
+    store.self = self;
+    store.decide = decide;
+    return store;
 }
 
 /* A limiter over the store that sleeps with s; the store must read the same clock. */
@@ -420,6 +446,7 @@ static inline void limiter_start(ratelimit_limiter *l, ratelimit_store store, sl
         exit(2);
 }
 
+/* One token, or n, of the key that is this text. */
 static inline ratelimit_request request(const char *key, const ratelimit_limit *limit, uint64_t n)
 {
     ratelimit_request req;

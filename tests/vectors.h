@@ -30,7 +30,7 @@
 #include <ctype.h>
 
 #define VECTOR_TEXT_BYTES 256
-#define VECTOR_FAR_NS UINT64_C(1000000000000000000)
+#define VECTOR_FAR_NS     UINT64_C(1000000000000000000)
 
 typedef struct vector_line {
     int number; /* in the file */
@@ -58,9 +58,9 @@ typedef struct vector_set {
     size_t count;
 } vector_set;
 
-static const char *const vector_files[] = {"take.txt",   "fractions.txt", "window.txt",
-                                           "reserve.txt", "give.txt",     "change.txt",
-                                           "clock.txt",  "extremes.txt"};
+static const char *const vector_files[] = {"take.txt",    "fractions.txt", "window.txt",
+                                           "reserve.txt", "give.txt",      "change.txt",
+                                           "clock.txt",   "extremes.txt"};
 #define VECTOR_FILES (sizeof vector_files / sizeof vector_files[0])
 
 /* ---- words ---------------------------------------------------------------------------------------------------- */
@@ -70,10 +70,15 @@ typedef struct vector_word {
     int value;
 } vector_word;
 
-static const vector_word vector_ops[] = {
-    {"take", RATELIMIT_TAKE},       {"take_up_to", RATELIMIT_TAKE_UP_TO}, {"peek", RATELIMIT_PEEK},
-    {"reserve", RATELIMIT_RESERVE}, {"charge", RATELIMIT_CHARGE},         {"refund", RATELIMIT_REFUND},
-    {"block", RATELIMIT_BLOCK},     {"reset", RATELIMIT_RESET},           {NULL, 0}};
+static const vector_word vector_ops[] = {{"take", RATELIMIT_TAKE},
+                                         {"take_up_to", RATELIMIT_TAKE_UP_TO},
+                                         {"peek", RATELIMIT_PEEK},
+                                         {"reserve", RATELIMIT_RESERVE},
+                                         {"charge", RATELIMIT_CHARGE},
+                                         {"refund", RATELIMIT_REFUND},
+                                         {"block", RATELIMIT_BLOCK},
+                                         {"reset", RATELIMIT_RESET},
+                                         {NULL, 0}};
 
 static const vector_word vector_statuses[] = {{"ok", RATELIMIT_OK},
                                               {"denied", RATELIMIT_DENIED},
@@ -260,7 +265,8 @@ static inline bool vector_read_want(const char *text, vector_line *line)
         return false;
     if (strcmp(word, "allowed") == 0)
         return line->each_ns && vector_next(&text, word, sizeof word) &&
-               vector_read_time(word, &line->want_allowed) && !vector_next(&text, word, sizeof word);
+               vector_read_time(word, &line->want_allowed) &&
+               !vector_next(&text, word, sizeof word);
     if (line->each_ns || !vector_value_of(vector_statuses, word, &status))
         return false;
     want->status = (ratelimit_status)status;
@@ -349,8 +355,8 @@ static inline void vector_trim(char *text)
 }
 
 /* One line of a file into set. want_too false: what follows -> may be anything. */
-static inline void vector_read_line(vector_set *set, vector_line *line, const char *file, int number,
-                                    char *text, bool want_too)
+static inline void vector_read_line(vector_set *set, vector_line *line, const char *file,
+                                    int number, char *text, bool want_too)
 {
     const char *p = text;
     char *arrow;

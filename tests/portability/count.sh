@@ -1,0 +1,110 @@
+# count.sh - what the shell checks share: counting, running, and naming what is missing. Sourced, not run.
+#
+#     pass                      one more passed
+#     fail WHAT [FILE]          one more failed: prints WHAT and the start of FILE
+#     skip WHAT                 one more skipped: prints it
+#     run WHAT COMMAND...       passes if COMMAND does; its output is shown only if it fails
+#     refuse WHAT TEXT COMMAND  passes if COMMAND fails and says TEXT
+#     have TOOL PACKAGE         is TOOL there? If not: a failure that names its Debian package, or a skip with SKIP_MISSING=1
+#     builds COMMAND PACKAGE    does the compiler COMMAND, with its flags, link a program? If not, the same
+#     finish                    prints "N passed, N failed" (", N skipped"), alone on the last line, and exits
+#
+# The script that sources it sets `root` (the project) and `build` (an empty folder of its own for what it makes).
+
+count_passed=0
+count_failed=0
+count_skipped=0
+count_missing=" "
+
+pass() {
+    count_passed=$((count_passed + 1))
+}
+
+fail() {
+    count_failed=$((count_failed + 1))
+    echo "FAILED: $1"
+    if [ $# -gt 1 ]; then
+        sed 's/^/    /' "$2" | head -n "${COUNT_LINES:-12}"
+    fi
+}
+
+skip() {
+    count_skipped=$((count_skipped + 1))
+    echo "skipped: $1"
+}
+
+run() {
+    count_what=$1
+    shift
+    if "$@" >"$build/output" 2>&1; then
+        pass
+    else
+        echo "exit status $?: $*" >>"$build/output"
+        fail "$count_what" "$build/output"
+    fi
+}
+
+refuse() {
+    count_what=$1
+    count_text=$2
+    shift 2
+    if "$@" >"$build/output" 2>&1; then
+        fail "$count_what: it was accepted"
+    elif grep -qF -e "$count_text" "$build/output"; then
+        pass
+    else
+        fail "$count_what: refused, but not with \"$count_text\"" "$build/output"
+    fi
+}
+
+# What is missing is counted once, however often it is asked for.
+missing() {
+    case $count_missing in
+    *" <$1> "*) return ;;
+    esac
+    count_missing="$count_missing<$1> "
+    if [ "${SKIP_MISSING:-0}" = 1 ]; then
+        skip "$1 is missing (Debian package $2)"
+    else
+        fail "$1 is missing: install the Debian package $2, or set SKIP_MISSING=1"
+    fi
+}
+
+have() {
+    if command -v "$1" >/dev/null 2>&1; then
+        return 0
+    fi
+    missing "$1" "$2"
+    return 1
+}
+
+builds() {
+    have "${1%% *}" "$2" || return 1
+    printf '#include <stdint.h>\n#include <stdio.h>\nint main(void) { return puts("") < 0; }\n' >"$build/builds.c"
+    if $1 "$build/builds.c" -o "$build/builds" >"$build/output" 2>&1; then
+        return 0
+    fi
+    missing "what links with \"$1\"" "$2"
+    return 1
+}
+
+finish() {
+    if [ $((count_passed + count_failed)) -eq 0 ]; then
+        fail "nothing was checked"
+    fi
+    if [ "$count_skipped" -gt 0 ]; then
+        echo "$count_passed passed, $count_failed failed, $count_skipped skipped"
+    else
+        echo "$count_passed passed, $count_failed failed"
+    fi
+    [ "$count_failed" -eq 0 ]
+    exit
+}
+
+# The compiler and the warnings that every combination must be silent under. CC and CXX may hold flags.
+CC=${CC:-cc}
+CXX=${CXX:-c++}
+warnings="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Wcast-qual
+    -Wswitch-enum -Wvla -Wdouble-promotion -Werror"
+warnings_c="$warnings -Wstrict-prototypes -Wmissing-prototypes"
+warnings_cpp="$warnings -Wold-style-cast"
