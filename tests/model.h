@@ -657,21 +657,23 @@ static inline wide model_parts(const model_limit *from, const model_limit *to, w
 }
 
 /* Between which bounds the debt may be under `to` for one of `debt` parts under `from`, so that tokens spent stay
- * spent: up to 30,000 whole ones exactly; else to one part in 30,000 of them and of two more, and MODEL_CHANGE_NS. More than
- * the burst is the burst. */
+ * spent: up to 30,000 whole ones exactly; else to one part in 30,000 of them and of two more, and MODEL_CHANGE_NS. Where more
+ * than 256 tokens come in a ns, debts are known to 2^-24 ns only. More than the burst is the burst. */
 static inline void model_rescale(const model_limit *from, const model_limit *to, wide debt,
                                  wide *low, wide *high)
 {
-    wide rest, off, exactly = wide_mul(debt, to->interval);
+    wide rest, off, fine = to->interval, exactly = wide_mul(debt, to->interval);
     wide tokens = wide_divide(debt, from->interval, &rest);
-    if (wide_zero(rest) && !wide_less(wide_of(MODEL_EXACT_TOKENS), tokens)) {
+    bool known = !wide_less(wide_mul(from->interval, wide_of(256)), from->parts);
+    if (known && wide_zero(rest) && !wide_less(wide_of(MODEL_EXACT_TOKENS), tokens)) {
         *low = *high = wide_min(wide_mul(tokens, to->interval), to->window);
         return;
     }
     off = wide_mul(wide_add(tokens, wide_of(3)), to->interval);
     off = wide_ceil(off, wide_of(MODEL_EXACT_TOKENS));
+    fine = wide_ceil(wide_mul(fine, from->parts), wide_mul(from->interval, wide_power(24)));
     *low = wide_above(wide_floor(exactly, from->interval), off);
-    *high = wide_add(wide_ceil(exactly, from->interval), off);
+    *high = wide_add(wide_ceil(exactly, from->interval), wide_add(off, fine));
     *high = wide_add(*high, wide_mul(wide_of(MODEL_CHANGE_NS), to->parts));
     *low = wide_min(*low, to->window);
     *high = wide_min(*high, to->window);
@@ -693,8 +695,10 @@ static inline bool model_change(model_key *key, const model_limit *to, uint64_t 
     }
     low = model_ahead(from, key->low.full, now_ns);
     high = model_ahead(from, key->high.full, now_ns);
-    if (wide_zero(high))
+    if (wide_zero(high)) { /* full again: nothing is spent, in parts of whatever limit */
+        key->low.full = key->high.full = wide_of(0);
         return false;
+    }
     low = wide_above(low, ends);
     high = wide_above(high, ends);
     if (model_close_interval(from, to)) {
@@ -806,9 +810,9 @@ static inline void model_between(char *why, size_t why_bytes, const char *field,
         model_fault(why, why_bytes, field, got, low, high);
 }
 
-/* Every field of got against those of the two bounds, which are the same where the state is known. */
-static inline void model_compare(const ratelimit_result *got, const ratelimit_result *a,
-                                 const ratelimit_result *b, char *why, size_t why_bytes)
+/* The outcome in got against those of the two bounds, which are the same where the state is known. */
+static inline void model_compare_outcome(const ratelimit_result *got, const ratelimit_result *a,
+                                         const ratelimit_result *b, char *why, size_t why_bytes)
 {
     if (got->status != a->status && got->status != b->status)
         model_fault(why, why_bytes, "status", (uint64_t)got->status, (uint64_t)a->status,
@@ -816,13 +820,19 @@ static inline void model_compare(const ratelimit_result *got, const ratelimit_re
     if (got->allowed != (got->status == RATELIMIT_OK))
         model_fault(why, why_bytes, "allowed", got->allowed, !got->allowed, !got->allowed);
     model_between(why, why_bytes, "limit", got->limit, a->limit, b->limit);
-    model_between(why, why_bytes, "remaining", got->remaining, a->remaining, b->remaining);
     model_between(why, why_bytes, "taken", got->taken, a->taken, b->taken);
     model_between(why, why_bytes, "retry_after_ns", got->retry_after_ns, a->retry_after_ns,
                   b->retry_after_ns);
+    model_between(why, why_bytes, "wait_ns", got->wait_ns, a->wait_ns, b->wait_ns);
+}
+
+/* And what it leaves. */
+static inline void model_compare_rest(const ratelimit_result *got, const ratelimit_result *a,
+                                      const ratelimit_result *b, char *why, size_t why_bytes)
+{
+    model_between(why, why_bytes, "remaining", got->remaining, a->remaining, b->remaining);
     model_between(why, why_bytes, "reset_after_ns", got->reset_after_ns, a->reset_after_ns,
                   b->reset_after_ns);
-    model_between(why, why_bytes, "wait_ns", got->wait_ns, a->wait_ns, b->wait_ns);
 }
 
 /* Brings low and high as near to each other as got's remaining and reset_after allow. False if they
@@ -860,7 +870,8 @@ static inline bool model_judge(model_key *key, const model_limit *limit,
     bool changed = false, stored;
     *why = '\0';
     if (model_settled(limit, req, &a)) {
-        model_compare(got, &a, &a, why, why_bytes);
+        model_compare_outcome(got, &a, &a, why, why_bytes);
+        model_compare_rest(got, &a, &a, why, why_bytes);
         return *why == '\0';
     }
     if (key->limit.kind != MODEL_BAD)
@@ -869,18 +880,22 @@ static inline bool model_judge(model_key *key, const model_limit *limit,
     stored = model_run(limit, &work.low, changed, req, now_ns, &a, NULL);
     if (model_exact(&before)) {
         work.high = work.low;
-        model_compare(got, &a, &a, why, why_bytes);
+        model_compare_outcome(got, &a, &a, why, why_bytes);
+        model_compare_rest(got, &a, &a, why, why_bytes);
     } else {
         bool also = model_run(limit, &work.high, changed, req, now_ns, &b, NULL);
-        model_compare(got, &a, &b, why, why_bytes);
-        if (a.status != b.status || a.taken != b.taken) {
+        model_compare_outcome(got, &a, &b, why, why_bytes);
+        if (a.status != b.status || a.taken != b.taken) { /* which one it was, got says */
             work = before;
             stored = model_run(limit, &work.low, changed, req, now_ns, &a, got);
             also = model_run(limit, &work.high, changed, req, now_ns, &b, got);
         }
+        model_compare_rest(got, &a, &b, why, why_bytes);
         stored = stored || also;
         if (!*why && stored && !model_narrow(&work, limit, now_ns, got))
             snprintf(why, why_bytes, "the answer contradicts earlier ones");
+        if (wide_equal(work.low.full, work.high.full))
+            work.low.seen = work.high.seen;
     }
     model_commit(key, &work, limit, stored);
     return *why == '\0';

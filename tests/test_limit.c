@@ -1,5 +1,5 @@
-/* test_limit.c - limits: the macros against the functions, what fits and what does not, text in and out,
- * ticks of a counter as ns. */
+/* test_limit.c - limits: the macros against the functions, what fits and what does not, text in and
+ * out, ticks of a counter as ns. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
@@ -20,7 +20,7 @@
 #define P63 (UINT64_C(1) << 63)
 #define P24 (UINT64_C(1) << 24)
 
-/* ---- wide numbers, the slow way ---------------------------------------------------------------- */
+/* ---- wide numbers, the slow way -------------------------------------------------------------- */
 
 typedef struct wide {
     uint64_t high, low;
@@ -54,7 +54,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
     return a;
 }
 
-/* ---- made by macro and by function -------------------------------------------------------------- */
+/* ---- made by macro and by function ----------------------------------------------------------- */
 
 typedef struct made {
     uint64_t tokens, per_ns, burst;
@@ -156,8 +156,9 @@ static bool same_fraction(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
     return wide_compare(wide_product(a, d), wide_product(c, b)) == 0;
 }
 
-/* The macro cannot reduce a fraction: what must be equal is its value. A limit with very many tokens it leaves
- * unfinished, so of that only what a user may read is compared here; what it decides is another test. */
+/* The macro cannot reduce a fraction: what must be equal is its value. A limit with very many
+ * tokens it leaves unfinished, so of that only what a user may read is compared here; what it
+ * decides is another test. */
 static void check_equal(const ratelimit_limit *a, const ratelimit_limit *b)
 {
     CHECK_U64(a->tokens, b->tokens);
@@ -329,7 +330,7 @@ static void blocking_an_unlimited_key_is_unsupported(void)
     CHECK_U64(res.status, RATELIMIT_UNSUPPORTED);
 }
 
-/* ---- exactness --------------------------------------------------------------------------------- */
+/* ---- exactness ------------------------------------------------------------------------------- */
 
 /* The documented range, worked out with wide numbers. */
 static bool in_range(uint64_t tokens, uint64_t per_ns, uint64_t burst)
@@ -338,7 +339,8 @@ static bool in_range(uint64_t tokens, uint64_t per_ns, uint64_t burst)
            burst < P63 && wide_compare(wide_product(burst, per_ns), wide_product(P62, tokens)) <= 0;
 }
 
-/* interval = q + part/parts must be per/tokens, or less than 1/2^24 ns above it if that does not fit. */
+/* interval = q + part/parts must be per/tokens, or less than 1/2^24 ns above it if that does not
+ * fit. */
 static void check_interval(const ratelimit_limit *limit, bool exact)
 {
     uint64_t q = limit->per_ns / limit->tokens, rest = limit->per_ns % limit->tokens;
@@ -408,7 +410,8 @@ static void an_interval_is_exact_or_a_hair_too_long_and_what_does_not_fit_is_bad
     CHECK(good > 10000 && inexact > 1000 && bad > 10000); /* there was something to see */
 }
 
-/* 2^24 / 10^6 is 16.8: below an interval of about 1/17 ns the rounding could exceed one part in a million. */
+/* 2^24 / 10^6 is 16.8: below an interval of about 1/17 ns the rounding could exceed one part in a
+ * million. */
 static void no_accepted_limit_is_slower_than_asked_by_a_millionth(void)
 {
     uint64_t i, near = 0;
@@ -432,7 +435,7 @@ static void no_accepted_limit_is_slower_than_asked_by_a_millionth(void)
     CHECK(near > 1000);
 }
 
-/* ---- parse ------------------------------------------------------------------------------------- */
+/* ---- parse ----------------------------------------------------------------------------------- */
 
 static const struct {
     const char *text;
@@ -840,7 +843,7 @@ static void any_bytes_are_answered(void)
     CHECK(read > 100);
 }
 
-/* ---- format ------------------------------------------------------------------------------------ */
+/* ---- format ---------------------------------------------------------------------------------- */
 
 static void limits_are_written_as_the_grammar_has_them(void)
 {
@@ -924,7 +927,7 @@ static void what_format_writes_parse_reads_back_equal(void)
     check_round_trip(&unlimited);
 }
 
-/* ---- ticks, status texts ------------------------------------------------------------------------ */
+/* ---- ticks, status texts --------------------------------------------------------------------- */
 
 static void ticks_are_rounded_down_and_never_wrap(void)
 {

@@ -1,6 +1,7 @@
-/* test_limiter.c - the limiter: its simple calls, waiting (by reserving and by polling), failure policies, shadow mode,
- * counters, hook, closing; and the stores: called directly, and the compare-and-swap store with all that a database may do
- * to it. Clocks and sleeps are the test's own: nothing here takes time. */
+/* test_limiter.c - the limiter: its simple calls, waiting (by reserving and by polling), failure
+ * policies, shadow mode, counters, hook, closing; and the stores: called directly, and the
+ * compare-and-swap store with all that a database may do to it. Clocks and sleeps are the test's
+ * own: nothing here takes time. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
@@ -89,7 +90,7 @@ static void check_counts(uint64_t allowed, uint64_t refused, uint64_t shadow_ref
     CHECK_U64(c.bad, bad);
 }
 
-/* ---- stores of our own -------------------------------------------------------------------------- */
+/* ---- stores of our own ----------------------------------------------------------------------- */
 
 /* The table, behind a store that may fail, refuse to reserve, and count what it is asked. */
 typedef struct front {
@@ -140,7 +141,7 @@ static void fresh_polling(void)
     limiter_start(&limiter, front_store(&the_front), &sleepy);
 }
 
-/* ---- the simple calls --------------------------------------------------------------------------- */
+/* ---- the simple calls ------------------------------------------------------------------------ */
 
 static void allow_takes_one_and_allow_n_takes_n(void)
 {
@@ -291,7 +292,7 @@ static void init_refuses_what_could_not_work(void)
     CHECK_U64(ratelimit_init(&l, limiter.store), RATELIMIT_BAD_ARGUMENT);
 }
 
-/* ---- wait, where the store can reserve ------------------------------------------------------------ */
+/* ---- wait, where the store can reserve ------------------------------------------------------- */
 
 static void a_wait_with_tokens_there_does_not_sleep(void)
 {
@@ -491,7 +492,7 @@ static void a_sleep_that_ends_early_is_slept_to_its_end(void)
     place_end();
 }
 
-/* ---- wait, where it has to poll --------------------------------------------------------------------- */
+/* ---- wait, where it has to poll -------------------------------------------------------------- */
 
 static void a_store_that_cannot_reserve_is_polled_at_retry_after(void)
 {
@@ -570,7 +571,7 @@ static void polls_do_not_come_all_at_once(void)
     CHECK(same < 4);
 }
 
-/* ---- failing stores ------------------------------------------------------------------------------- */
+/* ---- failing stores -------------------------------------------------------------------------- */
 
 static front failing;
 
@@ -688,7 +689,7 @@ static void a_batch_of_all_fails_as_a_whole(void)
     place_end();
 }
 
-/* ---- shadow, hook, close ---------------------------------------------------------------------------- */
+/* ---- shadow, hook, close --------------------------------------------------------------------- */
 
 static void shadow_lets_through_and_reports_what_would_have_been(void)
 {
@@ -880,7 +881,7 @@ static void a_limiter_can_be_used_again_after_init(void)
     CHECK_U64(sleepy.slept_ns, SEC);
 }
 
-/* ---- the table store, asked directly ------------------------------------------------------------- */
+/* ---- the table store, asked directly --------------------------------------------------------- */
 
 static void a_store_can_be_asked_without_a_limiter(void)
 {
@@ -954,7 +955,7 @@ static void a_clock_of_another_program_is_not_followed(void)
     CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
 }
 
-/* ---- the compare-and-swap store --------------------------------------------------------------------- */
+/* ---- the compare-and-swap store -------------------------------------------------------------- */
 
 static engine cas_engine;
 

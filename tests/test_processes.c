@@ -946,11 +946,14 @@ static void takeovers_leave_every_charge_in_place_and_no_lock_behind(void)
 /* ---- a holder that was only asleep ------------------------------------------------------------- */
 
 /* It stops before its n-th write, others take over and go on, then it wakes: what it overwrites may be lost, but nothing
- * else, and no lock may stay held or be given to two. */
-static void wake_after_takeover(stage *s, long writes, bool *stopped)
+ * else, and no lock may stay held or be given to two. False if it came to the end of its act first. */
+static bool wake_after_takeover(stage *s,
+                                void (*act)(ratelimit_table *, ratelimit_bucket *, uint64_t),
+                                long writes)
 {
     ratelimit_table *t = make_table(&s->room, RATELIMIT_EVICT);
-    uint16_t key;
+    uint32_t word[LINES];
+    uint16_t key, i;
     int status = 0;
     for (key = 0; key < KEYS; key++)
         (void)ratelimit_table_take(t, &key, sizeof key, &slow, 1, 5, NULL);
@@ -958,37 +961,55 @@ static void wake_after_takeover(stage *s, long writes, bool *stopped)
     if (child[0] == 0) {
         death = SIGSTOP;
         writes_left = writes;
-        act_all(attach(&s->room), NULL, 5);
+        act(attach(&s->room), NULL, 5);
         _exit(0);
     }
     CHECK(waitpid(child[0], &status, WUNTRACED) == child[0]);
-    *stopped = WIFSTOPPED(status);
-    for (key = 0; *stopped && key < KEYS; key++)
-        CHECK(ratelimit_table_take(t, &key, sizeof key, &slow, 1, 5, NULL));
-    if (*stopped) {
+    if (WIFSTOPPED(status)) {
+        for (key = 0; key < KEYS; key++)
+            CHECK(ratelimit_table_take(t, &key, sizeof key, &slow, 1, 5, NULL));
+        for (i = 0; i < LINES; i++)
+            word[i] = *lock_of(t, i);
         kill(child[0], SIGCONT);
         CHECK(waitpid(child[0], &status, 0) == child[0]);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        CHECK_U64(locks_held(t), 0);
+        for (i = 0; i < LINES;
+             i++) /* no word comes twice, or who read the line then could not tell */
+            CHECK((*lock_of(t, i) - word[i]) >> 31 == 0);
+        for (key = 0; key < KEYS; key++) {
+            uint64_t left = remaining(t, key, &slow, 5);
+            CHECK(left == 18 || (key && key < 4 && left >= 13 && left < 20));
+        }
+        child[0] = 0;
+        return true;
     }
     child[0] = 0;
-    CHECK_U64(locks_held(t), 0);
-    for (key = 0; *stopped && key < KEYS; key++) {
-        uint64_t left = remaining(t, key, &slow, 5);
-        CHECK(left == 18 || (key && key < 4 && left >= 13 && left < 20));
-    }
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return false;
+}
+
+static void asleep(void (*act)(ratelimit_table *, ratelimit_bucket *, uint64_t), long least)
+{
+    stage *s = share(sizeof *s);
+    long writes = 0;
+    skip_naps = true;
+    while (writes < 400 && wake_after_takeover(s, act, writes))
+        writes++;
+    CHECK(writes >= least && writes < 400);
+    skip_naps = false;
+    munmap(s, sizeof *s);
 }
 
 static void a_holder_that_wakes_after_a_takeover_breaks_no_lock(void)
 {
-    stage *s = share(sizeof *s);
-    bool stopped = true;
-    long writes;
-    skip_naps = true;
-    for (writes = 0; stopped && writes < 400; writes++)
-        wake_after_takeover(s, writes, &stopped);
-    CHECK(writes > 10 && writes < 400);
-    skip_naps = false;
-    munmap(s, sizeof *s);
+    asleep(act_all, 16);
+    asleep(act_take_new, 8);
+    asleep(act_acquire, 8);
+}
+
+static void nor_does_one_that_had_only_to_store_a_bucket(void)
+{
+    asleep(act_take, 2);
 }
 
 /* ---- a mapped file ----------------------------------------------------------------------------- */
@@ -1135,6 +1156,7 @@ int main(int argc, char **argv)
     RUN(so_does_a_shared_bucket_with_its_mark);
     RUN(a_process_killed_before_any_of_its_writes_leaves_a_sound_table);
     RUN(a_holder_that_wakes_after_a_takeover_breaks_no_lock);
+    RUN(nor_does_one_that_had_only_to_store_a_bucket);
     RUN(a_line_with_one_tag_twice_does_no_harm);
     RUN(workers_killed_at_random_stop_nobody_and_cost_no_more_than_they_held);
     RUN(nor_does_any_key_get_more_while_the_clock_moves);

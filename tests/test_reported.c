@@ -1,10 +1,10 @@
 /* test_reported.c - faults that users of other rate limiters met, each a test named after what went
- * wrong there, with the answer that is right here. B01 to B72 are the numbers of our collection of such
- * reports. Vectors run on a bucket, a shared bucket, a table, a compare-and-swap store and a limiter, each
- * at three bases: the clock's origin, 10^9 s, and near the top of uint64_t.
+ * wrong there, with the answer that is right here. B01 to B72 are the numbers of our collection of
+ * such reports. Vectors run on a bucket, a shared bucket, a table, a compare-and-swap store and a
+ * limiter, each at three bases: the clock's origin, 10^9 s, and near the top of uint64_t.
  *
- * Also to be run with -m32 and with -DRATELIMIT_NO_INT128: the answers are the same in every build (B71).
- */
+ * Also to be run with -m32 and with -DRATELIMIT_NO_INT128: the answers are the same
+ * in every build (B71). */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
@@ -77,7 +77,7 @@ static ratelimit_result take_numbered(ratelimit_table *t, uint64_t i, const rate
     return res;
 }
 
-/* ---- arithmetic and overflow ------------------------------------------------------------------ */
+/* ---- arithmetic and overflow ----------------------------------------------------------------- */
 
 /* B01 */
 static void a_long_pause_at_a_high_rate_refills_to_the_burst_and_no_further(void)
@@ -138,8 +138,22 @@ static void a_burst_beyond_53_bits_stays_a_limit(void)
     REPLAY(&limit, steps);
 }
 
+/* A token taken at 0 from the table, then a wait for n at at_ns. s holds the clock. */
 static ratelimit_result wait_once(const ratelimit_limit *limit, uint64_t n, uint64_t at_ns,
-                                  uint64_t max_wait_ns, sleeper *s);
+                                  uint64_t max_wait_ns, sleeper *s)
+{
+    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_EVICT);
+    ratelimit_limiter l;
+    ratelimit_request req = request("key", limit, n);
+    ratelimit_result res;
+    limiter_start(&l, ratelimit_table_store(t, clock_read, &s->now_ns), s);
+    CHECK(ratelimit_allow(&l, "key", limit));
+    s->now_ns = at_ns;
+    memset(&res, 0xA5, sizeof res);
+    res.allowed = false;
+    CHECK(ratelimit_wait(&l, &req, max_wait_ns, &res) == res.allowed);
+    return res;
+}
 
 /* B03 */
 static void the_largest_timeout_waits_and_does_not_give_up_at_once(void)
@@ -158,23 +172,6 @@ static void the_largest_timeout_waits_and_does_not_give_up_at_once(void)
         CHECK_U64(s.now_ns, SEC);
     }
     place_end();
-}
-
-/* A token taken at 0 from the table, then a wait for n at at_ns. s holds the clock. */
-static ratelimit_result wait_once(const ratelimit_limit *limit, uint64_t n, uint64_t at_ns,
-                                  uint64_t max_wait_ns, sleeper *s)
-{
-    ratelimit_table *t = table_of(ONE_BLOCK_KEYS, RATELIMIT_EVICT);
-    ratelimit_limiter l;
-    ratelimit_request req = request("key", limit, n);
-    ratelimit_result res;
-    limiter_start(&l, ratelimit_table_store(t, clock_read, &s->now_ns), s);
-    CHECK(ratelimit_allow(&l, "key", limit));
-    s->now_ns = at_ns;
-    memset(&res, 0xA5, sizeof res);
-    res.allowed = false;
-    CHECK(ratelimit_wait(&l, &req, max_wait_ns, &res) == res.allowed);
-    return res;
 }
 
 /* B03: what the largest numbers do elsewhere. */
@@ -220,7 +217,7 @@ static void a_limit_times_milliseconds_beyond_32_bits_is_right(void)
     REPLAY(&limit, half_and_one);
 }
 
-/* ---- precision -------------------------------------------------------------------------------- */
+/* ---- precision ------------------------------------------------------------------------------- */
 
 /* B05 */
 static void a_token_is_there_the_moment_it_is_due(void)
@@ -247,7 +244,7 @@ static void a_token_is_there_the_moment_it_is_due(void)
     place_end();
 }
 
-/* How many of single takes at base, base + step, ... base + span pass, on each engine at each base. */
+/* How many takes at base, base + step, ... base + span pass, on each engine at each base. */
 static void count_allowed(const ratelimit_limit *limit, uint64_t step_ns, uint64_t span_ns,
                           uint64_t want)
 {
@@ -315,9 +312,10 @@ static void tokens_of_part_of_a_second_can_be_spent(void)
     REPLAY(&limit, steps);
 }
 
-/* ---- the clock -------------------------------------------------------------------------------- */
+/* ---- the clock ------------------------------------------------------------------------------- */
 
-/* B10: up to ten seconds back is lateness. The debt is what the given times say, nothing is forgiven. */
+/* B10: up to ten seconds back is lateness. The debt is what the given times say, nothing is
+ * forgiven. */
 static void a_time_a_little_earlier_is_late_and_mints_nothing(void)
 {
     static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
@@ -338,8 +336,8 @@ static void a_time_a_little_earlier_is_late_and_mints_nothing(void)
     REPLAY(&limit, ten_seconds);
 }
 
-/* B10: beyond ten seconds the clock was set back. The debt is what it was when last seen (to a thousandth,
- * rounded up), so a caller is never told to wait out the step. */
+/* B10: beyond ten seconds the clock was set back. The debt is what it was when last seen (to a
+ * thousandth, rounded up), so a caller is never told to wait out the step. */
 static void a_clock_set_back_refuses_nobody_for_longer_than_the_window(void)
 {
     static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
@@ -501,7 +499,7 @@ static ratelimit_limit random_limit(void)
     return ratelimit_limit_make(tokens, per, 1 + check_below(UINT64_C(1) << check_below(10)));
 }
 
-/* ---- limits that change ----------------------------------------------------------------------- */
+/* ---- limits that change ---------------------------------------------------------------------- */
 
 /* B15 */
 static void raising_a_limit_helps_at_once(void)
@@ -525,7 +523,7 @@ static void raising_a_limit_helps_at_once(void)
     place_end();
 }
 
-/* B15: an empty key may go on after one interval of the new limit, also when it was refused first. */
+/* B15: an empty key may go on one interval of the new limit later, also if refused first. */
 static void a_refusal_under_a_raised_limit_ends_with_the_raised_limit(void)
 {
     static const ratelimit_limit slow = RATELIMIT_LIMIT(10, 20 * SEC, 16);
@@ -543,7 +541,8 @@ static void a_refusal_under_a_raised_limit_ends_with_the_raised_limit(void)
     place_end();
 }
 
-/* B15, with limits and spendings at random: whole tokens that were spent stay spent, however often a limit changes. */
+/* B15, with limits and spendings at random: whole tokens that were spent stay spent, however often
+ * a limit changes. */
 static void tokens_spent_stay_spent_whatever_the_limit_becomes(void)
 {
     uint64_t i;
@@ -564,7 +563,8 @@ static void tokens_spent_stay_spent_whatever_the_limit_becomes(void)
             const ratelimit_limit *l = &limits[check_below(3)];
             uint64_t left = l->burst > spent ? l->burst - spent : 0;
             CHECK_U64(ask(e, l, PEEK, 1, now).remaining, left);
-            /* a refusal stores the change; what was spent beyond a smaller burst is forgotten with it */
+            /* a refusal stores the change; what was spent beyond a smaller burst is forgotten with
+             * it */
             CHECK(!take(e, l, l->burst, now));
             spent = spent < l->burst ? spent : l->burst;
         }
@@ -647,14 +647,14 @@ static void a_smaller_window_counts_from_the_next_request(void)
     place_end();
 }
 
-/* ---- zero, negative and infinite input ---------------------------------------------------------- */
+/* ---- zero, negative and infinite input ------------------------------------------------------- */
 
 static const ratelimit_op all_ops[] = {
     RATELIMIT_TAKE,   RATELIMIT_TAKE_UP_TO, RATELIMIT_PEEK,  RATELIMIT_RESERVE,
     RATELIMIT_CHARGE, RATELIMIT_REFUND,     RATELIMIT_BLOCK, RATELIMIT_RESET,
 };
 
-/* Nothing of the engine's state: no bucket touched, no key in the table, no record in the database. */
+/* Nothing stored: no bucket touched, no key in the table, no record in the database. */
 static void check_untouched(engine *e)
 {
     static const ratelimit_bucket untouched = {0, 0};
@@ -666,7 +666,7 @@ static void check_untouched(engine *e)
     CHECK_U64(e->db.swaps, 0);
 }
 
-/* B18, B19: a rate, a period or a burst of zero is BAD_LIMIT, at every call, for every operation. */
+/* B18, B19: a rate, period or burst of zero is BAD_LIMIT, at every call, for every operation. */
 static void a_limit_of_zero_is_an_error_and_writes_nothing(void)
 {
     static const ratelimit_limit limits[] = {
@@ -884,7 +884,7 @@ static void zero_in_a_limiter_or_a_cas_store_means_what_its_comment_says(void)
     CHECK_U64(ask(&the_engine, &limit, TAKE, 1, 10 * SEC).status, RATELIMIT_STORE_FAILED);
 }
 
-/* ---- cancel and refund ------------------------------------------------------------------------ */
+/* ---- cancel and refund ----------------------------------------------------------------------- */
 
 /* B23 */
 static void a_token_given_back_a_moment_later_is_back(void)
@@ -939,7 +939,7 @@ static void a_refund_does_not_reach_into_the_next_window(void)
     REPLAY(&limit, steps);
 }
 
-/* ---- fairness and waiting --------------------------------------------------------------------- */
+/* ---- fairness and waiting -------------------------------------------------------------------- */
 
 /* B26 */
 static void a_wait_for_several_sleeps_only_for_what_is_missing(void)
@@ -1171,7 +1171,7 @@ static void reservations_queue_up_one_interval_apart(void)
     REPLAY(&limit, steps);
 }
 
-/* ---- eviction and memory ---------------------------------------------------------------------- */
+/* ---- eviction and memory --------------------------------------------------------------------- */
 
 /* Key X spends its token of the hour, then 5,000 strangers take one each at the same time. */
 static void check_flood(ratelimit_full policy, const ratelimit_limit *strangers)
@@ -1192,8 +1192,8 @@ static void check_flood(ratelimit_full policy, const ratelimit_limit *strangers)
     CHECK_U64(counts.evicted, policy == RATELIMIT_EVICT ? 5001 - counts.keys : 0);
 }
 
-/* B32: EVICT forgets who owes least, so X, who owes an hour, outlasts those who owe a minute. INHERIT and
- * REFUSE keep X even among equals. */
+/* B32: EVICT forgets who owes least, so X, who owes an hour, outlasts those who owe a minute.
+ * INHERIT and REFUSE keep X even among equals. */
 static void a_flood_of_made_up_keys_resets_nobody(void)
 {
     static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, HOUR, 1);
@@ -1243,7 +1243,8 @@ static void places_whose_time_is_over_are_free(void)
     place_end();
 }
 
-/* B34, at the very edge: a block that is full to the last place, one ns before and at the end of its debts. */
+/* B34, at the very edge: a block that is full to the last place, one ns before and at the end of
+ * its debts. */
 static void a_full_block_takes_newcomers_the_moment_its_keys_are_full_again(void)
 {
     static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
@@ -1345,7 +1346,7 @@ static void no_way_out_of_a_call_leaves_a_place_taken(void)
     CHECK_U64(take_numbered(t, 1000, &limit, 8 * SEC).status, RATELIMIT_FULL);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static ratelimit_result take_key(engine *e, const void *key, size_t key_len,
                                  const ratelimit_limit *limit)
@@ -1412,8 +1413,8 @@ static void an_empty_key_is_an_error_and_no_bucket_of_its_own(void)
     CHECK_U64(ratelimit_table_release(the_engine.table, NULL, 1, 0), RATELIMIT_BAD_KEY);
 }
 
-/* B39: two limits of one subject have two keys. The same key under both would be one bucket with a limit that
- * changes: then what was spent under the loose one counts under the strict one. */
+/* B39: two limits of one subject have two keys. The same key under both would be one bucket with a
+ * limit that changes: then what was spent under the loose one counts under the strict one. */
 static void two_limits_of_one_subject_do_not_share_a_count(void)
 {
     static const ratelimit_limit ok = RATELIMIT_LIMIT(200, 60 * SEC, 200);
@@ -1432,7 +1433,7 @@ static void two_limits_of_one_subject_do_not_share_a_count(void)
     place_end();
 }
 
-/* ---- concurrency ------------------------------------------------------------------------------ */
+/* ---- concurrency ----------------------------------------------------------------------------- */
 
 #define THREADS 64
 
@@ -1441,7 +1442,7 @@ typedef struct worker {
     const ratelimit_limit *limit;
     uint64_t takes;        /* this many, or, */
     const uint64_t *clock; /* if set, until this clock has come to its end */
-    uint64_t allowed, errors;
+    uint64_t allowed, others, errors;
 } worker;
 
 #define CLOCK_START (100 * SEC)
@@ -1496,7 +1497,8 @@ static void *move_clock(void *self)
     return NULL;
 }
 
-/* Runs them all, and the clock if there is one, and returns how many takes passed. Errors are added up in *errors. */
+/* Runs them all, and the clock if there is one, and returns how many takes passed. Errors are added
+ * up in *errors. */
 static uint64_t run_workers(worker *workers, size_t count, uint64_t *clock, uint64_t *errors)
 {
     pthread_t threads[THREADS], mover;
@@ -1595,7 +1597,59 @@ static void two_threads_are_not_paid_for_the_same_time(void)
     place_end();
 }
 
-/* ---- reset ------------------------------------------------------------------------------------ */
+/* Takes of the common key, between them takes of five others and looks for a key that is never
+ * there, which hold up a whole block. */
+static void *work_among_strangers(void *self)
+{
+    worker *w = (worker *)self;
+    uint64_t i;
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+    for (i = 0; i < w->takes; i++) {
+        ratelimit_request nobody = request("nobody", w->limit, 1);
+        ratelimit_result res;
+        uint64_t stranger = i % 5;
+        nobody.op = RATELIMIT_RESET;
+        take_shared(w, SEC);
+        w->others +=
+            ratelimit_table_take(w->e->table, &stranger, sizeof stranger, w->limit, 1, SEC, NULL);
+        ratelimit_table_decide(w->e->table, &nobody, &res, 1, RATELIMIT_EACH, SEC);
+        w->errors += !res.allowed;
+    }
+    return NULL;
+}
+
+/* B41, of a table with several keys in the same lines: also to be run under a thread sanitizer. */
+static void threads_on_many_keys_give_each_key_its_limit_exactly(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, HOUR, 1000);
+    static worker workers[8];
+    pthread_t threads[8];
+    uint64_t allowed = 0, others = 0, errors = 0;
+    size_t i;
+    engine_start(&the_engine, ENGINE_TABLE);
+    memset(workers, 0, sizeof workers);
+    pthread_mutex_lock(&gate);
+    for (i = 0; i < COUNT(workers); i++) {
+        workers[i].e = &the_engine;
+        workers[i].limit = &limit;
+        workers[i].takes = 5000;
+        if (pthread_create(&threads[i], NULL, work_among_strangers, &workers[i]) != 0)
+            exit(2);
+    }
+    pthread_mutex_unlock(&gate);
+    for (i = 0; i < COUNT(workers); i++) {
+        pthread_join(threads[i], NULL);
+        allowed += workers[i].allowed;
+        others += workers[i].others;
+        errors += workers[i].errors;
+    }
+    CHECK_U64(allowed, 1000);
+    CHECK_U64(others, 5 * 1000);
+    CHECK_U64(errors, 0);
+}
+
+/* ---- reset ----------------------------------------------------------------------------------- */
 
 /* B45 */
 static void reset_is_exact_and_not_a_second_more(void)
@@ -1653,7 +1707,7 @@ static void reset_of_a_window_is_its_end(void)
     place_end();
 }
 
-/* ---- several limits in one decision ------------------------------------------------------------ */
+/* ---- several limits in one decision ---------------------------------------------------------- */
 
 static const ratelimit_limit per_user = RATELIMIT_LIMIT(1, HOUR, 1);
 static const ratelimit_limit global = RATELIMIT_LIMIT(10, HOUR, 10);
@@ -1715,7 +1769,7 @@ static void a_long_limit_is_not_charged_for_what_a_short_one_refused(void)
     }
 }
 
-/* ---- a store that fails ------------------------------------------------------------------------ */
+/* ---- a store that fails ---------------------------------------------------------------------- */
 
 /* B58 */
 static void a_store_that_fails_decides_by_the_chosen_policy_and_says_so(void)
@@ -1750,7 +1804,7 @@ static void a_store_that_fails_decides_by_the_chosen_policy_and_says_so(void)
     place_end();
 }
 
-/* ---- configuration ---------------------------------------------------------------------------- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
 /* B67, B68: text that looks like a limit and is none, and where it goes wrong. */
 static void text_that_is_no_limit_is_refused_as_a_whole_with_the_place_of_the_fault(void)
@@ -1826,7 +1880,7 @@ static void fifteen_thousand_a_day_are_fifteen_thousand_a_day(void)
     place_end();
 }
 
-/* ---- portability ------------------------------------------------------------------------------- */
+/* ---- portability ----------------------------------------------------------------------------- */
 
 /* B70 */
 static void ticks_become_ns_without_overflow_on_the_way(void)
@@ -1932,6 +1986,7 @@ int main(int argc, char **argv)
     RUN_THREADED(sixty_four_threads_share_a_thousand_tokens_exactly);
     RUN(a_swap_that_fails_is_tried_again_but_not_for_ever);
     RUN_THREADED(two_threads_are_not_paid_for_the_same_time);
+    RUN_THREADED(threads_on_many_keys_give_each_key_its_limit_exactly);
     RUN(reset_is_exact_and_not_a_second_more);
     RUN(reset_counts_all_that_was_taken_and_remaining_stays_below_the_limit);
     RUN(reset_of_a_window_is_its_end);

@@ -1,5 +1,5 @@
-/* test_table.c - the table: sizes, memory that is too small or damaged or reopened, what happens when it is full,
- * sweeping, batches, requests in flight, keys, and that a refusal writes nothing. */
+/* test_table.c - the table: sizes, memory that is too small or damaged or reopened, what happens
+ * when it is full, sweeping, batches, requests in flight, keys, and that refusals write nothing. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
@@ -25,9 +25,10 @@
 static const ratelimit_limit per_second = RATELIMIT_LIMIT(1, SEC, 100);
 static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, HOUR, 1);
 
-/* ---- making tables ------------------------------------------------------------------------------ */
+/* ---- making tables --------------------------------------------------------------------------- */
 
-/* Two stretches of memory, each starting at a multiple of 64, so that a table can be copied from one to the other. */
+/* Two stretches of memory, each starting at a multiple of 64, so that a table can be copied from
+ * one to the other. */
 #define ARENA_BYTES (128 * 1024)
 static unsigned char arena_bytes[2][ARENA_BYTES + LINE_BYTES];
 
@@ -94,7 +95,7 @@ static ratelimit_table_counts counts_of(const ratelimit_table *t, uint64_t now_n
     return counts;
 }
 
-/* ---- sizes ------------------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 static void the_size_by_macro_is_the_size_by_function(void)
 {
@@ -157,7 +158,7 @@ static void a_table_uses_as_many_lines_as_fit(void)
               (lines - (lines + BLOCK_LINES - 1) / BLOCK_LINES) * PLACES_PER_LINE);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void bad_arguments_to_init_are_refused(void)
 {
@@ -174,7 +175,8 @@ static void bad_arguments_to_init_are_refused(void)
     CHECK(t == NULL);
 }
 
-/* At each alignment: one byte too few for a line, just enough, and the wall right behind the memory. */
+/* At each alignment: one byte too few for a line, just enough, and the wall right behind the
+ * memory. */
 static void memory_may_be_misaligned_but_not_a_byte_too_small(void)
 {
     unsigned char *wall = walled(1024) + 1024;
@@ -226,7 +228,7 @@ static void no_byte_behind_the_memory_is_touched(void)
     }
 }
 
-/* ---- attach -------------------------------------------------------------------------------------- */
+/* ---- attach ---------------------------------------------------------------------------------- */
 
 static void an_attached_table_is_the_same_table(void)
 {
@@ -371,7 +373,8 @@ static void damaged_lines_crash_nothing(void)
     }
 }
 
-/* Tags that meet, locks that are free, buckets at random: what a damaged file more likely looks like. */
+/* Tags that meet, locks that are free, buckets at random: what a damaged file more likely looks
+ * like. */
 static void damaged_buckets_under_right_tags_crash_nothing(void)
 {
     ratelimit_table *t = table_of_lines(4, RATELIMIT_EVICT);
@@ -401,7 +404,7 @@ static void a_lock_left_by_the_dead_is_taken_over(void)
     CHECK(!take_text(t, "key", 1, 0).allowed);
 }
 
-/* ---- a file -------------------------------------------------------------------------------------- */
+/* ---- a file ---------------------------------------------------------------------------------- */
 
 static void *map_file(FILE *file, size_t bytes)
 {
@@ -439,7 +442,7 @@ static void a_table_in_a_file_goes_on_where_it_stopped(void)
     fclose(file);
 }
 
-/* ---- full tables ------------------------------------------------------------------------------ */
+/* ---- full tables ----------------------------------------------------------------------------- */
 
 /* One key that owes n seconds as of at_ns, in a table of three places. */
 typedef struct debtor {
@@ -541,7 +544,8 @@ static void inherit_takes_the_time_over_as_it_is(void)
     CHECK_U64(res.remaining, 1000 - 100 - 1);
 }
 
-/* All lines with their locks blanked out: looking at a block for a key that is not there counts them up. */
+/* All lines with their locks blanked out: looking at a block for a key that is not there counts
+ * them up. */
 static void save_lines(const ratelimit_table *t, unsigned char *copy)
 {
     size_t lines = (size_t)(counts_of(t, 0).bytes - HEAD_BYTES) / LINE_BYTES, i;
@@ -574,7 +578,8 @@ static void inherit_leaves_the_place_of_a_refused_newcomer_to_its_owner(void)
     place_end();
 }
 
-/* However many keys share a few places: whatever the table lets through, a bucket per key lets through, too. */
+/* However many keys share a few places: whatever the table lets through, a bucket per key lets
+ * through, too. */
 static void inherit_lets_nothing_through_that_a_bucket_per_key_would_refuse(void)
 {
     enum { KEYS = 300 };
@@ -681,9 +686,10 @@ static void places_that_are_full_again_are_used_again(void)
     place_end();
 }
 
-/* ---- how well keys spread ------------------------------------------------------------------------- */
+/* ---- how well keys spread -------------------------------------------------------------------- */
 
-/* max_keys keys, all in debt: fewer than 1 in 1,000 may be forced out. Small tables are filled many times over. */
+/* max_keys keys, all in debt: fewer than 1 in 1,000 may be forced out. Small tables are filled many
+ * times over. */
 static void fewer_than_one_key_in_a_thousand_is_forced_out(void)
 {
     static const size_t sizes[] = {1,    2,    3,    5,     8,     11,    12,    13,    16,  24,
@@ -804,7 +810,7 @@ static void keys_are_hashed_by_siphash_1_3(void)
         CHECK_U64(ratelimit_priv_hash(key, len, paper_seed), sip_hash(1, 3, key, len, paper_seed));
 }
 
-/* ---- keys --------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static void no_byte_behind_a_key_is_read(void)
 {
@@ -870,7 +876,7 @@ static void null_and_empty_keys_are_bad_and_so_is_no_table(void)
     CHECK_U64(counts_of(t, 0).keys, 0);
 }
 
-/* ---- sweep and stats ------------------------------------------------------------------------------- */
+/* ---- sweep and stats ------------------------------------------------------------------------- */
 
 static void sweep_drops_what_is_full_again_and_nothing_else(void)
 {
@@ -889,7 +895,8 @@ static void sweep_drops_what_is_full_again_and_nothing_else(void)
     CHECK_U64(counts_of(t, 0).evicted, 0);
 }
 
-/* An idle time counts from when the key was last seen, to a thousandth of its debt; never too early. */
+/* An idle time counts from when the key was last seen, to a thousandth of its debt; never too
+ * early. */
 static void sweep_with_an_idle_time_drops_debts_nobody_asked_for(void)
 {
     static const debtor debtors[3] = {{"a", 0, 100}, {"b", 5 * SEC, 100}, {"c", 0, 100}};
@@ -922,7 +929,7 @@ static void stats_tell_keys_in_flight_from_keys_in_debt(void)
     CHECK_U64(counts_of(t, SEC).keys, 7);
 }
 
-/* ---- the clock ----------------------------------------------------------------------------------- */
+/* ---- the clock ------------------------------------------------------------------------------- */
 
 static void the_step_that_is_forgiven_is_an_option(void)
 {
@@ -949,7 +956,7 @@ static void the_step_that_is_forgiven_is_an_option(void)
     place_end();
 }
 
-/* ---- batches ------------------------------------------------------------------------------------- */
+/* ---- batches --------------------------------------------------------------------------------- */
 
 static bool same_result(const ratelimit_result *a, const ratelimit_result *b)
 {
@@ -976,7 +983,7 @@ static ratelimit_request random_request(void)
     return req;
 }
 
-/* Batches longer than what is fetched ahead at once, keys that come again, requests that are bad. */
+/* Batches longer than what is fetched ahead at once, keys that come again, bad requests. */
 static void a_batch_of_each_answers_as_single_calls_do(void)
 {
     ratelimit_table *a = table_in(arena(0), 1024, RATELIMIT_EVICT, 5);
@@ -1131,7 +1138,8 @@ static void arguments_of_a_batch_are_checked(void)
     CHECK_U64(counts_of(t, 0).keys, 0);
 }
 
-/* Against singles on a copy: if all of them pass there, ALL must leave the copy's state; else the state before. */
+/* Against singles on a copy: if all of them pass there, ALL must leave the copy's state; else the
+ * state before. */
 static void a_batch_of_all_leaves_the_state_of_all_singles_or_of_none(void)
 {
     size_t bytes = HEAD_BYTES + 2 * LINE_BYTES;
@@ -1184,7 +1192,7 @@ static void a_refused_batch_does_not_count_what_it_did_not_evict(void)
     CHECK_U64(remaining_of(t, "b", 0), 90);
 }
 
-/* ---- a refusal writes nothing -------------------------------------------------------------------- */
+/* ---- a refusal writes nothing ---------------------------------------------------------------- */
 
 static void a_refusal_changes_no_byte_of_the_table(void)
 {
@@ -1208,7 +1216,8 @@ static void a_refusal_changes_no_byte_of_the_table(void)
     CHECK(memcmp(arena(0), arena(1), bytes) == 0);
 }
 
-/* "seen" is noted by refusals too, but at most once a second and a key; nothing else of the table changes. */
+/* "seen" is noted by refusals too, but at most once a second and a key; nothing else of the table
+ * changes. */
 static void refusals_note_that_a_key_was_seen_at_most_once_a_second(void)
 {
     ratelimit_table *t = table_of_lines(3, RATELIMIT_EVICT);
@@ -1227,7 +1236,7 @@ static void refusals_note_that_a_key_was_seen_at_most_once_a_second(void)
     CHECK_U64(remaining_of(t, "key", 20 * SEC), 20);
 }
 
-/* ---- in flight ------------------------------------------------------------------------------------- */
+/* ---- in flight ------------------------------------------------------------------------------- */
 
 static bool acquire(ratelimit_table *t, const char *key, uint32_t most, uint64_t now_ns)
 {

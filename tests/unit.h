@@ -1,5 +1,5 @@
-/* unit.h - what several test programs share: five engines that must give the same answers, a database
- * in an array, a clock and a sleep that take no time, memory that ends at a wall.
+/* unit.h - what several test programs share: five engines that must give the same answers, a
+ * database in an array, a clock and a sleep that take no time, memory that ends at a wall.
  *
  * Include it after ratelimit.h with its implementation, and after <pthread.h> and <sys/mman.h>.
  */
@@ -39,7 +39,7 @@ static inline uint64_t clock_read(void *self)
     return *(const uint64_t *)self;
 }
 
-/* bytes of memory behind which there is a page without access. Never given back: tests are short. */
+/* bytes of memory with a page without access behind them. Never given back: tests are short. */
 static inline unsigned char *walled(size_t bytes)
 {
     const size_t page = 4096;
@@ -53,7 +53,7 @@ static inline unsigned char *walled(size_t bytes)
     return memory + room - bytes;
 }
 
-/* ---- a database ----------------------------------------------------------------------------- */
+/* ---- a database ------------------------------------------------------------------------------ */
 
 #define DATABASE_ROWS      32
 #define DATABASE_KEY_BYTES 320
@@ -171,7 +171,7 @@ static inline int database_swap(void *self, const void *key, size_t key_len,
     return done;
 }
 
-/* ---- engines -------------------------------------------------------------------------------- */
+/* ---- engines --------------------------------------------------------------------------------- */
 
 typedef enum engine_kind {
     ENGINE_BUCKET,
@@ -319,8 +319,8 @@ static inline void place_end(void)
     place_test = NULL;
 }
 
-/* The bases every vector is run at: the clock's origin, 10^9 s after it, and as near its top as a vector
- * of span_ns allows. Windows are aligned to the origin, so their bases are whole periods. */
+/* The bases every vector is run at: the clock's origin, 10^9 s after it, and as near its top as a
+ * vector of span_ns allows. Windows are aligned to the origin, so their bases are whole periods. */
 #define BASES 3
 
 static inline uint64_t base_at(int i, uint64_t span_ns, const ratelimit_limit *limit)
@@ -336,7 +336,7 @@ static inline uint64_t base_at(int i, uint64_t span_ns, const ratelimit_limit *l
 #  define RUN_THREADED(test) ((void)(test), SKIP(test, "built without threads"))
 #endif
 
-/* ---- vectors -------------------------------------------------------------------------------- */
+/* ---- vectors --------------------------------------------------------------------------------- */
 
 #define ANY (UINT64_MAX - 1) /* this number is not looked at */
 
@@ -385,7 +385,7 @@ static inline void replay(const ratelimit_limit *limit, const step *steps, size_
 
 #define REPLAY(limit, steps) replay(limit, steps, COUNT(steps))
 
-/* ---- waiting without waiting ------------------------------------------------------------------ */
+/* ---- waiting without waiting ----------------------------------------------------------------- */
 
 /* A clock with a sleep that moves it. */
 typedef struct sleeper {

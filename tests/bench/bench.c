@@ -429,39 +429,49 @@ static void run_loads(bench_row *row, uint64_t count)
 
 static void run_floor_bucket(bench_row *row, uint64_t count)
 {
+    const uint64_t step = row->step, ring = row->ring;
+    uint64_t *cells = row->cells;
     uint64_t i, now = row->now, passed = 0;
     const floor_limit l = row->floor_limit;
-    for (i = 0; i < count; i++, now += row->step)
-        passed += floor_take(&row->cells[i & row->ring], &l, now);
+    for (i = 0; i < count; i++, now += step)
+        passed += floor_take(&cells[i & ring], &l, now);
     row->now = now;
     row->passed += passed;
 }
 
 static void run_floor_shared(bench_row *row, uint64_t count)
 {
+    const uint64_t step = row->step, ring = row->ring;
+    uint64_t *cells = row->cells;
     uint64_t i, now = row->now, passed = 0;
     const floor_limit l = row->floor_limit;
-    for (i = 0; i < count; i++, now += row->step)
-        passed += floor_take_shared(&row->cells[i & row->ring], &l, now);
+    for (i = 0; i < count; i++, now += step)
+        passed += floor_take_shared(&cells[i & ring], &l, now);
     row->now = now;
     row->passed += passed;
 }
 
 static void run_bucket(bench_row *row, uint64_t count)
 {
+    const ratelimit_limit *limit = row->limit;
+    const uint64_t step = row->step, ring = row->ring;
+    ratelimit_bucket *buckets = row->buckets;
     uint64_t i, now = row->now, passed = 0;
-    for (i = 0; i < count; i++, now += row->step)
-        passed += ratelimit_bucket_take(&row->buckets[i & row->ring], row->limit, 1, now, NULL);
+    for (i = 0; i < count; i++, now += step)
+        passed += ratelimit_bucket_take(&buckets[i & ring], limit, 1, now, NULL);
     row->now = now;
     row->passed += passed;
 }
 
 static void run_bucket_result(bench_row *row, uint64_t count)
 {
+    const ratelimit_limit *limit = row->limit;
+    const uint64_t step = row->step, ring = row->ring;
+    ratelimit_bucket *buckets = row->buckets;
     uint64_t i, now = row->now, passed = 0, sum = 0;
     ratelimit_result r;
-    for (i = 0; i < count; i++, now += row->step) {
-        passed += ratelimit_bucket_take(&row->buckets[i & row->ring], row->limit, 1, now, &r);
+    for (i = 0; i < count; i++, now += step) {
+        passed += ratelimit_bucket_take(&buckets[i & ring], limit, 1, now, &r);
         sum += r.remaining;
     }
     sink = sum;
@@ -471,10 +481,12 @@ static void run_bucket_result(bench_row *row, uint64_t count)
 
 static void run_shared(bench_row *row, uint64_t count)
 {
+    const ratelimit_limit *limit = row->limit;
+    const uint64_t step = row->step, ring = row->ring;
+    ratelimit_bucket *buckets = row->buckets;
     uint64_t i, now = row->now, passed = 0;
-    for (i = 0; i < count; i++, now += row->step)
-        passed +=
-            ratelimit_bucket_take_shared(&row->buckets[i & row->ring], row->limit, 1, now, NULL);
+    for (i = 0; i < count; i++, now += step)
+        passed += ratelimit_bucket_take_shared(&buckets[i & ring], limit, 1, now, NULL);
     row->now = now;
     row->passed += passed;
 }

@@ -2,7 +2,7 @@
 # symbols.sh [BUILD]  The implementation exports what symbols.txt lists and no more, needs what it lists and no more, and keeps
 # nothing in static memory that can be written. No floating point: neither its instructions nor its helpers.
 #
-# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)      CC  the compiler
+# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)      CC  the compiler      QUICK  1: CC alone, -O1
 # Whatever is read through a pipe is first written to a file that must be there and not empty.
 set -u
 LC_ALL=C
@@ -93,6 +93,15 @@ try() {
 }
 
 with_clock="may-need needs-clock"
+if [ "${QUICK:-0}" = 1 ]; then
+    plain="$CC -std=c99 -fno-stack-protector -fno-common -O1"
+    try "-O1" "" "$plain" "exports exports-clock" "$with_clock"
+    try "without a clock" "" "$plain -DRATELIMIT_NO_CLOCK" exports may-need
+    if [ "$(uname -m)" = x86_64 ]; then
+        try "without float registers" "" "$plain -mgeneral-regs-only" "exports exports-clock" "$with_clock"
+    fi
+    finish
+fi
 case $CC in
 *clang*) compilers=$CC ;;
 *) compilers="$CC clang" ;;

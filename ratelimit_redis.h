@@ -1,0 +1,2682 @@
+/* ratelimit_redis.h - v1.0.0 - the decisions of ratelimit.h on Redis - MIT or public domain, see
+   end of file
+
+   Do this in exactly one C or C++ file, and include both headers plainly everywhere else:
+
+       #define RATELIMIT_IMPLEMENTATION
+       #define RATELIMIT_REDIS_IMPLEMENTATION
+       #include "ratelimit_redis.h"
+
+   and link with -lhiredis -pthread. It needs hiredis 0.14 or later (Debian: libhiredis-dev) and
+   POSIX sockets. With cc -std=c99 define _POSIX_C_SOURCE as 200809L before the first include.
+
+
+   CONTENTS
+
+       QUICK START         a whole program
+       WHEN TO USE IT      and when not
+       CONSISTENCY         what is exact, what a failover can lose
+       WHEN REDIS FAILS    what the caller sees
+       CLUSTER             and hash tags
+       LIMITS              numbers
+       >>options           interface
+       >>implementation    the layers: text, wire, pool, cluster, scripts, store
+       CHANGES, LICENCE
+
+
+   QUICK START
+
+       #define RATELIMIT_IMPLEMENTATION
+       #define RATELIMIT_REDIS_IMPLEMENTATION
+       #include "ratelimit_redis.h"
+       #include <stdio.h>
+
+       static const ratelimit_limit logins = RATELIMIT_LIMIT(5, RATELIMIT_MINUTE, 10);
+
+       int main(void)
+       {
+           ratelimit_redis_options options = {0};
+           ratelimit_limiter limiter = {0};
+           ratelimit_redis *redis;
+           options.host = "127.0.0.1";
+           redis = ratelimit_redis_open(&options, NULL);
+           if (!redis || ratelimit_init(&limiter, ratelimit_redis_store(redis)) != RATELIMIT_OK)
+               return 1;
+           puts(ratelimit_allow(&limiter, "alice", &logins) ? "come in" : "too many");
+           ratelimit_close(&limiter);
+           return 0;
+       }
+
+
+   WHEN TO USE IT, AND WHEN NOT
+
+   Use a table (ratelimit_table_store) while one machine decides: it is a thousand times faster and
+   can't fail. Use this when several machines must share a limit. Each decision is one round trip
+   (0.1 ms on loopback), so let the tier of ratelimit.h stand in front where keys are hot. All that
+   ratelimit.h decides can be asked here, with the same answers: the arithmetic is the same code,
+   Redis only adds and compares.
+
+
+   CONSISTENCY
+
+   One key's decisions happen one after another in Redis: no two clients can take the same token.
+   The server's clock counts, never a client's. What was taken is as durable as Redis makes it: a
+   crash without persistence forgets every debt (each key may spend one burst anew), a failover
+   forgets what the replica had not received yet: of each key at most what was taken in that time,
+   and never more than a burst. A machine whose clock is behind the failed one's refuses for at most
+   as long as it is behind, and not beyond RATELIMIT_STEP_NS (then the clock counts as set back, see
+   ratelimit.h).
+
+   A refusal and a peek write nothing, so on Redis only what changes a key counts as seeing it. The
+   one difference to a table: when the clock is set back, a key that was only refused since it was
+   last changed is forgiven as of that change, so up to RATELIMIT_STEP_NS later.
+
+   A request under a changed limit, under a clock that was set back, or on a debt beyond 2^53 ns
+   (104 days) takes a second round trip: the state comes here, is decided by ratelimit.h, and is put
+   back if it is still the same, else decided again (16 times at most, then STORE_FAILED).
+
+
+   WHEN REDIS FAILS
+
+   Every call ends within timeout_ms. What could not be decided is STORE_FAILED, and
+   ratelimit_redis_error says why in words; the limiter's policy then decides. A connection whose
+   state is unknown is closed. A request whose bytes went out is never sent again, so nothing is
+   charged twice; whether it was charged at all is then not known. After a failure the server is
+   left alone for cool_down_ms: calls fail at once. Then one call tries, while the others still fail
+   at once.
+
+       what happens                         the caller sees
+       nobody listens, no route             STORE_FAILED within connect_timeout_ms, then at once
+       no answer                            STORE_FAILED after timeout_ms, then at once
+       connection closed between calls      nothing: a new one is made
+       connection closed during a call      STORE_FAILED
+       script cache lost (restart, FLUSH)   nothing: the script is sent again
+       OOM, MISCONF, NOPERM, NOAUTH, ...    STORE_FAILED at once
+       LOADING, BUSY, MASTERDOWN            STORE_FAILED at once, then cool-down
+       READONLY (a master became replica)   a new connection, once; then STORE_FAILED
+       WRONGTYPE, a foreign value           STORE_FAILED; the value is left alone
+
+
+   CLUSTER
+
+   With options.cluster any one node is enough to start. MOVED, ASK, TRYAGAIN and CLUSTERDOWN are
+   followed or waited out within timeout_ms. Each request has one key, so every node serves its own;
+   ratelimit_take_each is one write per node. All-or-none needs all its keys on one node:
+
+       "{alice}:login"  "{alice}:api"       only what stands in the first braces chooses the node
+
+   Other batches are UNSUPPORTED. Without options.cluster there is no such rule.
+
+
+   LIMITS
+
+       server          Redis 4 or later, Valkey; tested with Redis 7.0
+       time            the server's, microseconds
+       all-or-none     RATELIMIT_MAX_ALL requests; one round trip, two if a key comes twice, or with
+                         take_up_to, refund, block or reset among them
+       window          a period that is no whole number of us takes two round trips
+       names           getaddrinfo looks up the host, for as long as it takes: use an address
+       memory          about 104 bytes per key in debt, less than 20 KB a connection
+*/
+#ifndef RATELIMIT_REDIS_H_INCLUDED
+#  define RATELIMIT_REDIS_H_INCLUDED
+
+#  if defined(RATELIMIT_REDIS_IMPLEMENTATION) && !defined(RATELIMIT_IMPLEMENTATION) &&             \
+      !defined(RATELIMIT_IMPLEMENTATION_INCLUDED)
+#    error "RATELIMIT_REDIS_IMPLEMENTATION needs RATELIMIT_IMPLEMENTATION in the same file."
+#  endif
+
+#  include "ratelimit.h"
+
+#  define RATELIMIT_REDIS_VERSION 10000
+#  if RATELIMIT_VERSION != RATELIMIT_REDIS_VERSION
+#    error "ratelimit_redis.h and ratelimit.h are of different versions."
+#  endif
+#  if defined(RATELIMIT_NO_CLOCK)
+#    error "ratelimit_redis.h needs a clock: it can't be used with RATELIMIT_NO_CLOCK."
+#  endif
+
+#  ifdef __cplusplus
+extern "C" {
+#  endif
+
+/* ---- >>options ------------------------------------------------------------------------------- */
+
+/* ratelimit_redis  Connections to one server or cluster. Made by open; threads share it freely. */
+typedef struct ratelimit_redis ratelimit_redis;
+
+/* Zero it, then set what you need. Texts are copied. */
+typedef struct ratelimit_redis_options {
+    const char *host;            /* NULL: "127.0.0.1"; in a cluster any node */
+    int port;                    /* 0: 6379 */
+    const char *unix_path;       /* a Unix socket instead of host and port */
+    const char *user;            /* NULL: none (Redis 6 and later know users) */
+    const char *password;        /* NULL: none */
+    int database;                /* 0 */
+    const char *prefix;          /* of every key; NULL: "ratelimit:" */
+    uint32_t connect_timeout_ms; /* 0: 100; of timeout_ms, for connecting */
+    uint32_t timeout_ms;         /* 0: 100; a call takes no longer, whatever happens */
+    uint32_t cool_down_ms;       /* 0: 500; a server that failed is left alone for so long */
+    uint32_t pool_size;          /* 0: 16; most connections to a server at once */
+    bool cluster;                /* the server is a node of a Redis Cluster; database must be 0 */
+    uint64_t ttl_min_ms;         /* 0: keys expire 2 ms after they are full; else never earlier */
+    uint64_t ttl_max_ms;         /* 0: none; else keys expire by then, and their debt is forgotten */
+    ratelimit_clock clock;       /* for tests: what time scripts are told; NULL: the server's */
+    void *clock_self;
+} ratelimit_redis_options;
+
+/* ratelimit_redis_open  Makes a handle. Nothing is sent yet: connections are made when needed, so a
+ * program may start before Redis does; ratelimit_redis_ping tells.
+ *
+ * options  NULL: all defaults
+ * status   may be NULL; BAD_ARGUMENT (port, database or path out of range, database in a cluster,
+ *          ttl_min_ms above ttl_max_ms), NO_MEMORY if NULL is returned, else OK */
+RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
+                                                    ratelimit_status *status_or_null);
+
+/* ratelimit_redis_ping  RATELIMIT_OK if the server answers (in a cluster: one of its nodes, and
+ * where all slots are is known), else STORE_FAILED; ratelimit_redis_error says why. */
+RATELIMIT_API ratelimit_status ratelimit_redis_ping(ratelimit_redis *r);
+
+/* ratelimit_redis_store  The handle as a store, for ratelimit_init. Its close is
+ * ratelimit_redis_close: a handle that several limiters share needs close set to NULL in their
+ * copies. */
+RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r);
+
+/* ratelimit_redis_error  Why something last failed on this handle, in words, as a NUL-terminated
+ * text in buf, cut off if it is longer; "" if nothing did. Returns buf. 200 bytes are enough. Other
+ * threads' failures show here too. */
+RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, size_t buf_bytes);
+
+/* ratelimit_redis_close  Closes all connections. No call may be under way. NULL is allowed. */
+RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r);
+
+#  ifdef __cplusplus
+}
+#  endif
+#endif /* RATELIMIT_REDIS_H_INCLUDED */
+
+/* Only the implementation below. */
+
+#if defined(RATELIMIT_REDIS_IMPLEMENTATION) && !defined(RATELIMIT_REDIS_IMPLEMENTATION_INCLUDED)
+#  define RATELIMIT_REDIS_IMPLEMENTATION_INCLUDED
+
+#  if !defined(RATELIMIT_IMPLEMENTATION_INCLUDED)
+#    error "RATELIMIT_REDIS_IMPLEMENTATION needs RATELIMIT_IMPLEMENTATION in the same file."
+#  endif
+#  if defined(__has_include)
+#    if !__has_include(<hiredis/hiredis.h>)
+#      error "ratelimit_redis.h needs hiredis (Debian: apt-get install libhiredis-dev)."
+#    endif
+#  endif
+#  include <hiredis/hiredis.h>
+
+#  include <errno.h>
+#  include <poll.h>
+#  include <pthread.h>
+#  include <stdarg.h>
+#  include <stdio.h>
+#  include <stdlib.h>
+#  include <sys/socket.h>
+#  include <time.h>
+#  include <unistd.h>
+
+#  if !defined(HIREDIS_MAJOR) || (HIREDIS_MAJOR == 0 && HIREDIS_MINOR < 14)
+#    error "ratelimit_redis.h needs hiredis 0.14 or later."
+#  endif
+#  if !defined(CLOCK_MONOTONIC)
+#    error "Define _POSIX_C_SOURCE as 200809L before the first #include (or use -std=gnu99)."
+#  endif
+
+#  ifdef __cplusplus
+#    if defined(__GNUC__)
+#      pragma GCC diagnostic push
+#      pragma GCC diagnostic ignored "-Wold-style-cast"
+#    endif
+extern "C" {
+#  endif
+
+/* ---- >>implementation: scripts ------------------------------------------------------------------
+
+   State of a key: last (us of the server's clock, when it was last changed) and ahead (ns from
+   there until it is full again), both as little-endian doubles holding whole numbers below 2^53;
+   then a tag: three bytes of the interval's code, and 0; or, with a fraction, 1, and the parts of a
+   ns less one in three bytes; then, with a fraction, how many parts, three bytes. 20 or 26 bytes:
+   Redis keeps either in the same block of memory. A bare integer would be 32 bytes less but can't
+   hold time and interval (84 bits), so a changed limit would go unnoticed. For tests there may be
+   two bytes more, ns of last beyond us. A longer debt is tagged ff, and follows as integers: only
+   C reads that.
+
+   Scripts add, subtract and compare whole numbers below 2^53, which doubles hold exactly. (A fixed
+   window takes one remainder of such numbers, also exact.) Costs and windows come multiplied out;
+   replies are debts, from which C makes the answer with the functions that answer for a table. What
+   a script can't do it leaves alone and returns the state for C to decide, see swap: another tag,
+   or a clock that stands before `last`.
+
+   Time: TIME of the server, us. Arguments low, high, now, rest: bounds of the time to live in ms,
+   and for tests us and ns of the time; all absent (take) or empty in normal use. Expiry: SET PX with
+   the ms until full, rounded down, and 2. */
+
+enum {
+    RATELIMIT_PRIV_REDIS_TAKE,
+    RATELIMIT_PRIV_REDIS_ASK,
+    RATELIMIT_PRIV_REDIS_GIVE,
+    RATELIMIT_PRIV_REDIS_SWAP,
+    RATELIMIT_PRIV_REDIS_SCRIPTS
+};
+
+static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPTS] = {
+    /* take: one token bucket without a fraction. Also peek, reserve, charge.
+       KEYS   the key
+       ARGV   tag; most: the largest debt in ns at which it passes, -1 for none; cost in ns;
+              [low, high, now, rest]
+       reply  the debt before, ns; or {state, now} */
+    "local v = redis.call('GET', KEYS[1])\n"
+    "local now, rest, low, high\n"
+    "if ARGV[4] then\n"
+    "  low, high, now, rest = ARGV[4] + 0, ARGV[5] + 0, tonumber(ARGV[6]), ARGV[7] + 0\n"
+    "end\n"
+    "if not now then\n"
+    "  local time = redis.call('TIME')\n"
+    "  now = time[1] * 1000000 + time[2]\n"
+    "end\n"
+    "local a = 0\n"
+    "if v then\n"
+    "  local last, ahead, tag = struct.unpack('<ddc4', v)\n"
+    "  if tag ~= ARGV[1] or last > now then\n"
+    "    return {v, now}\n"
+    "  end\n"
+    "  a = ahead - (now - last) * 1000\n"
+    "  if rest then\n"
+    "    a = a - rest\n"
+    "  end\n"
+    "  if a < 0 then\n"
+    "    a = 0\n"
+    "  end\n"
+    "end\n"
+    "if a - ARGV[2] > 0 then\n"
+    "  return a\n"
+    "end\n"
+    "local ahead = a + ARGV[3]\n"
+    "local ttl, nanos = ahead / 1000000 + 2, ''\n"
+    "if rest then\n"
+    "  ahead = ahead + rest\n"
+    "  ttl = math.min(math.max(ttl, low), high)\n"
+    "  nanos = struct.pack('<I2', rest)\n"
+    "end\n"
+    "redis.call('SET', KEYS[1], struct.pack('<ddc4', now, ahead, ARGV[1]) .. nanos, 'PX',\n"
+    "  string.format('%d', ttl))\n"
+    "return a\n",
+    /* ask: takes, peeks, reserves and charges of one or more keys, all or none, any limit.
+       KEYS   the keys, none twice, one slot
+       ARGV   low, high, now, rest (may be empty); then for each key tag, most, cost (0: not
+              written); if there is a fraction or a window among them also parts of most, parts of
+              cost, parts of a ns, and the window's period in us, 0 for a token bucket
+       reply  the time until full of each before, ns; or {now, ns, parts, ns, parts, ...} if there
+              is a fraction or a window; or {'', now, state, ...} */
+    "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
+    "if not now then\n"
+    "  local time = redis.call('TIME')\n"
+    "  now = time[1] * 1000000 + time[2]\n"
+    "end\n"
+    "local keys = #KEYS\n"
+    "local wide = #ARGV > 4 + 3 * keys\n"
+    "local state, reply, new, part = {}, {}, {}, {}\n"
+    "local rare, refused = false, false\n"
+    "local j = 5\n"
+    "if wide then\n"
+    "  reply[1] = now\n"
+    "end\n"
+    "for i = 1, keys do\n"
+    "  local v = redis.call('GET', KEYS[i])\n"
+    "  local a, f, parts, to_end = 0, 0, 1, 0\n"
+    "  if wide then\n"
+    "    parts = ARGV[j + 5] + 0\n"
+    "    local period = ARGV[j + 6] + 0\n"
+    "    if period > 0 then\n"
+    "      to_end = (period - now % period) * 1000 - rest\n"
+    "    end\n"
+    "  end\n"
+    "  state[i] = v\n"
+    "  if v then\n"
+    "    local last, ahead, tag\n"
+    "    if parts == 1 then\n"
+    "      last, ahead, tag = struct.unpack('<ddc4', v)\n"
+    "    elseif #v >= 26 then\n"
+    "      last, ahead, tag, f = struct.unpack('<ddc7I3', v)\n"
+    "    end\n"
+    "    if tag ~= ARGV[j] or last > now then\n"
+    "      rare = true\n"
+    "    else\n"
+    "      a = ahead - (now - last) * 1000 - rest\n"
+    "      if a < 0 then\n"
+    "        a, f = 0, 0\n"
+    "      end\n"
+    "    end\n"
+    "  end\n"
+    "  if wide then\n"
+    "    reply[2 * i] = a\n"
+    "    reply[2 * i + 1] = f\n"
+    "    if to_end > 0 then\n"
+    "      a = a - to_end\n"
+    "      if a < 0 then\n"
+    "        a, f = 0, 0\n"
+    "      end\n"
+    "    end\n"
+    "    local most = ARGV[j + 1] + 0\n"
+    "    if a > most or (a == most and f > ARGV[j + 3] + 0) then\n"
+    "      refused = true\n"
+    "    end\n"
+    "    f = f + ARGV[j + 4]\n"
+    "    if f >= parts then\n"
+    "      a, f = a + 1, f - parts\n"
+    "    end\n"
+    "    part[i] = f\n"
+    "    a = a + to_end\n"
+    "    new[i] = a + ARGV[j + 2]\n"
+    "    j = j + 7\n"
+    "  else\n"
+    "    reply[i] = a\n"
+    "    if a - ARGV[j + 1] > 0 then\n"
+    "      refused = true\n"
+    "    end\n"
+    "    new[i] = a + ARGV[j + 2]\n"
+    "    j = j + 3\n"
+    "  end\n"
+    "end\n"
+    "if rare then\n"
+    "  reply = {'', now}\n"
+    "  for i = 1, keys do\n"
+    "    reply[i + 2] = state[i] or ''\n"
+    "  end\n"
+    "  return reply\n"
+    "end\n"
+    "if refused then\n"
+    "  return reply\n"
+    "end\n"
+    "local nanos = ''\n"
+    "if rest > 0 then\n"
+    "  nanos = struct.pack('<I2', rest)\n"
+    "end\n"
+    "j = 5\n"
+    "for i = 1, keys do\n"
+    "  local ahead = new[i]\n"
+    "  if ARGV[j + 2] ~= '0' or (wide and ARGV[j + 4] ~= '0') then\n"
+    "    local ttl = ahead / 1000000 + 2\n"
+    "    if low ~= '' then\n"
+    "      ttl = math.min(math.max(ttl, low + 0), high + 0)\n"
+    "    end\n"
+    "    local put\n"
+    "    if wide and ARGV[j + 5] ~= '1' then\n"
+    "      put = struct.pack('<ddc7I3', now, ahead + rest, ARGV[j], part[i])\n"
+    "    else\n"
+    "      put = struct.pack('<ddc4', now, ahead + rest, ARGV[j])\n"
+    "    end\n"
+    "    redis.call('SET', KEYS[i], put .. nanos, 'PX', string.format('%d', ttl))\n"
+    "  end\n"
+    "  j = j + (wide and 7 or 3)\n"
+    "end\n"
+    "return reply\n",
+    /* give: refund, block and take_up_to of one token bucket.
+       KEYS   the key
+       ARGV   low, high, now, rest (may be empty); tag; parts of a ns; what to do, then spans as ns
+              and parts: 'refund', the cost; 'block', the debt at least; 'up_to', the window, the
+              cost of all, the costs of 2^k tokens from the most to 1
+       reply  {ns, parts}: the debt before; or {state, now} */
+    "local v = redis.call('GET', KEYS[1])\n"
+    "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
+    "if not now then\n"
+    "  local time = redis.call('TIME')\n"
+    "  now = time[1] * 1000000 + time[2]\n"
+    "end\n"
+    "local a, f, parts = 0, 0, ARGV[6] + 0\n"
+    "if v then\n"
+    "  local last, ahead, tag\n"
+    "  if parts == 1 then\n"
+    "    last, ahead, tag = struct.unpack('<ddc4', v)\n"
+    "  elseif #v >= 26 then\n"
+    "    last, ahead, tag, f = struct.unpack('<ddc7I3', v)\n"
+    "  end\n"
+    "  if tag ~= ARGV[5] or last > now then\n"
+    "    return {v, now}\n"
+    "  end\n"
+    "  a = ahead - (now - last) * 1000 - rest\n"
+    "  if a < 0 then\n"
+    "    a, f = 0, 0\n"
+    "  end\n"
+    "end\n"
+    "local reply = {a, f}\n"
+    "local b, g, span, part = a, f, ARGV[8] + 0, ARGV[9] + 0\n"
+    "if ARGV[7] == 'refund' then\n"
+    "  b, g = a - span, f - part\n"
+    "  if g < 0 then\n"
+    "    b, g = b - 1, g + parts\n"
+    "  end\n"
+    "  if b < 0 then\n"
+    "    b, g = 0, 0\n"
+    "  end\n"
+    "elseif ARGV[7] == 'block' then\n"
+    "  if a < span or (a == span and f < part) then\n"
+    "    b, g = span, part\n"
+    "  end\n"
+    "else\n"
+    "  local room, spare = span - a, part - f\n"
+    "  if spare < 0 then\n"
+    "    room, spare = room - 1, spare + parts\n"
+    "  end\n"
+    "  for j = 10, #ARGV, 2 do\n"
+    "    span, part = ARGV[j] + 0, ARGV[j + 1] + 0\n"
+    "    if span < room or (span == room and part <= spare) then\n"
+    "      room, spare, b, g = room - span, spare - part, b + span, g + part\n"
+    "      if spare < 0 then\n"
+    "        room, spare = room - 1, spare + parts\n"
+    "      end\n"
+    "      if g >= parts then\n"
+    "        b, g = b + 1, g - parts\n"
+    "      end\n"
+    "      if j == 10 then\n"
+    "        break\n"
+    "      end\n"
+    "    end\n"
+    "  end\n"
+    "end\n"
+    "if b == a and g == f then\n"
+    "  return reply\n"
+    "end\n"
+    "if b == 0 and g == 0 then\n"
+    "  redis.call('DEL', KEYS[1])\n"
+    "  return reply\n"
+    "end\n"
+    "local ttl = b / 1000000 + 2\n"
+    "if low ~= '' then\n"
+    "  ttl = math.min(math.max(ttl, low + 0), high + 0)\n"
+    "end\n"
+    "local put\n"
+    "if parts == 1 then\n"
+    "  put = struct.pack('<ddc4', now, b + rest, ARGV[5])\n"
+    "else\n"
+    "  put = struct.pack('<ddc7I3', now, b + rest, ARGV[5], g)\n"
+    "end\n"
+    "if rest > 0 then\n"
+    "  put = put .. struct.pack('<I2', rest)\n"
+    "end\n"
+    "redis.call('SET', KEYS[1], put, 'PX', string.format('%d', ttl))\n"
+    "return reply\n",
+    /* swap: reads states for C to decide, and puts new ones if they are still the same.
+       KEYS   the keys, none twice, one slot
+       ARGV   now (us, may be empty); then nothing: only read; or for each key the state it must
+              have, the new one (both may be empty: none), its time to live in ms
+       reply  1: put; or {now, state, ...} */
+    "local now = tonumber(ARGV[1])\n"
+    "if not now then\n"
+    "  local time = redis.call('TIME')\n"
+    "  now = time[1] * 1000000 + time[2]\n"
+    "end\n"
+    "local reply = {now}\n"
+    "local same = #ARGV > 1\n"
+    "for i = 1, #KEYS do\n"
+    "  local v = redis.call('GET', KEYS[i]) or ''\n"
+    "  reply[i + 1] = v\n"
+    "  same = same and v == ARGV[3 * i - 1]\n"
+    "end\n"
+    "if not same then\n"
+    "  return reply\n"
+    "end\n"
+    "for i = 1, #KEYS do\n"
+    "  local put = ARGV[3 * i]\n"
+    "  if put == '' then\n"
+    "    redis.call('DEL', KEYS[i])\n"
+    "  elseif put ~= ARGV[3 * i - 1] then\n"
+    "    redis.call('SET', KEYS[i], put, 'PX', ARGV[3 * i + 1])\n"
+    "  end\n"
+    "end\n"
+    "return 1\n",
+};
+
+/* ---- >>implementation: structures ------------------------------------------------------------ */
+
+typedef struct ratelimit_priv_redis_conn {
+    redisContext *c;
+    struct ratelimit_priv_redis_node *node;
+    struct ratelimit_priv_redis_conn *next; /* in the node's list of idle ones */
+    char *out;                              /* commands to be sent */
+    size_t out_len, out_room;
+    bool fresh;     /* made for this call */
+    bool probe;     /* the one that tries a server which failed */
+    bool no_memory; /* out is not whole */
+    bool sent;      /* some byte of out went out */
+} ratelimit_priv_redis_conn;
+
+typedef struct ratelimit_priv_redis_node {
+    struct ratelimit_priv_redis_node *next;
+    char *host;
+    int port;
+    ratelimit_priv_redis_conn *idle;
+    uint32_t open;         /* connections, idle and in use */
+    bool down, probing;    /* failed; somebody tries it */
+    bool known;            /* the cluster's map names it */
+    uint64_t down_until;   /* ratelimit_clock_ns */
+    char why[160];         /* it failed */
+} ratelimit_priv_redis_node;
+
+struct ratelimit_redis {
+    pthread_mutex_t lock; /* for all below; never held during I/O */
+    pthread_cond_t freed; /* a connection was given back */
+    pid_t pid;
+    ratelimit_priv_redis_node *nodes; /* the first is the one of the options */
+    ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
+    bool mapped, mapping;
+    uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
+    char error[240];
+    /* Not changed after open. */
+    char *host, *unix_path, *user, *password, *prefix;
+    size_t prefix_len;
+    int port, database;
+    uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, ttl_min_ms, ttl_max_ms;
+    uint32_t pool_size;
+    bool cluster;
+    ratelimit_clock clock;
+    void *clock_self;
+    char sha[RATELIMIT_PRIV_REDIS_SCRIPTS][41];
+};
+
+/* One command with one reply, on its way through connections, redirections and the script cache. */
+typedef struct ratelimit_priv_redis_call {
+    /* Appends the command to conn. */
+    void (*build)(struct ratelimit_priv_redis_call *call, ratelimit_priv_redis_conn *conn);
+    /* Takes a reply that is no error. False: build and send again. */
+    bool (*answer)(struct ratelimit_priv_redis_call *call, const redisReply *reply);
+    ratelimit_redis *r;
+    void *self;
+    uint32_t slot; /* in a cluster: of its keys */
+    ratelimit_priv_redis_node *node;
+    ratelimit_priv_redis_conn *conn; /* awaits a reply on it */
+    uint32_t hops;
+    bool eval;         /* send the script itself */
+    bool asking;       /* the slot is on its way to node */
+    bool cool;         /* the cluster is down */
+    bool done, failed; /* failed: the error text says why */
+} ratelimit_priv_redis_call;
+
+/* ---- >>implementation: text ------------------------------------------------------------------ */
+
+#  if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#  endif
+static void
+ratelimit_priv_redis_say(ratelimit_redis *r, const char *format, ...)
+{
+    char text[sizeof r->error];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    pthread_mutex_lock(&r->lock);
+    memcpy(r->error, text, sizeof text);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* What an error reply means for us. */
+typedef enum ratelimit_priv_redis_fault {
+    RATELIMIT_PRIV_REDIS_FAIL, /* this call fails */
+    RATELIMIT_PRIV_REDIS_COOL, /* so will others for a while */
+    RATELIMIT_PRIV_REDIS_NOSCRIPT,
+    RATELIMIT_PRIV_REDIS_MOVED,
+    RATELIMIT_PRIV_REDIS_TO_ASK,
+    RATELIMIT_PRIV_REDIS_LATER,      /* may pass in some ms */
+    RATELIMIT_PRIV_REDIS_LATER_COOL, /* the same; if not, leave it alone for a while */
+    RATELIMIT_PRIV_REDIS_READONLY
+} ratelimit_priv_redis_fault;
+
+static const struct {
+    const char *code;
+    ratelimit_priv_redis_fault fault;
+    const char *text;
+} ratelimit_priv_redis_faults[] = {
+    {"NOSCRIPT", RATELIMIT_PRIV_REDIS_NOSCRIPT, "Redis keeps forgetting the script"},
+    {"MOVED", RATELIMIT_PRIV_REDIS_MOVED, "the slot moves about"},
+    {"ASK", RATELIMIT_PRIV_REDIS_TO_ASK, "the slot moves about"},
+    {"TRYAGAIN", RATELIMIT_PRIV_REDIS_LATER, "the slot is being moved to another node"},
+    {"CLUSTERDOWN", RATELIMIT_PRIV_REDIS_LATER_COOL, "the cluster is down: some slots have no master"},
+    {"READONLY", RATELIMIT_PRIV_REDIS_READONLY,
+     "the server is a replica and takes no writes: point at the master"},
+    {"LOADING", RATELIMIT_PRIV_REDIS_COOL, "Redis is still loading its data from disk"},
+    {"MASTERDOWN", RATELIMIT_PRIV_REDIS_COOL, "the server is a replica that lost its master"},
+    {"BUSY", RATELIMIT_PRIV_REDIS_COOL, "Redis is busy with somebody's long script"},
+    {"OOM", RATELIMIT_PRIV_REDIS_FAIL, "Redis has reached its maxmemory and may not evict"},
+    {"MISCONF", RATELIMIT_PRIV_REDIS_FAIL, "Redis takes no writes because it can't save to disk"},
+    {"NOREPLICAS", RATELIMIT_PRIV_REDIS_FAIL, "Redis takes no writes without enough replicas"},
+    {"NOAUTH", RATELIMIT_PRIV_REDIS_FAIL, "Redis wants a password: set options.password"},
+    {"WRONGPASS", RATELIMIT_PRIV_REDIS_FAIL, "Redis does not accept this user and password"},
+    {"NOPERM", RATELIMIT_PRIV_REDIS_FAIL,
+     "this user lacks permissions (EVALSHA EVAL GET SET DEL TIME on keys with our prefix)"},
+    {"WRONGTYPE", RATELIMIT_PRIV_REDIS_FAIL,
+     "the key holds something else: choose a prefix that nobody uses"},
+    {"CROSSSLOT", RATELIMIT_PRIV_REDIS_FAIL, "the keys are not in one slot"},
+    {"DENIED", RATELIMIT_PRIV_REDIS_FAIL, "Redis runs in protected mode"},
+    {"data string too short", RATELIMIT_PRIV_REDIS_FAIL,
+     "the key holds something else: choose a prefix that nobody uses"},
+    {"max number of clients", RATELIMIT_PRIV_REDIS_COOL, "Redis has too many clients"},
+    {"cluster support disabled", RATELIMIT_PRIV_REDIS_FAIL,
+     "the server is no cluster node: options.cluster must be false"},
+    {"DB index", RATELIMIT_PRIV_REDIS_FAIL, "Redis has no such database"},
+    {"SELECT is not allowed", RATELIMIT_PRIV_REDIS_FAIL, "a cluster has only database 0"},
+    {"no password is set", RATELIMIT_PRIV_REDIS_FAIL,
+     "a password was given, but Redis has none set"},
+    {"invalid password", RATELIMIT_PRIV_REDIS_FAIL, "Redis does not accept this password"}};
+
+/* An error begins with its code; one from inside a script of older servers has it further on. */
+static const char *ratelimit_priv_redis_find(const char *error, const char *code)
+{
+    const char *at = strstr(error, code);
+    return at && (at == error || at[-1] == '-' || (at[-1] == ' ' && strlen(code) > 4)) ? at : NULL;
+}
+
+static ratelimit_priv_redis_fault ratelimit_priv_redis_fault_of(const char *error,
+                                                                const char **text)
+{
+    size_t i;
+    for (i = 0; i < sizeof ratelimit_priv_redis_faults / sizeof ratelimit_priv_redis_faults[0]; i++)
+        if (ratelimit_priv_redis_find(error, ratelimit_priv_redis_faults[i].code)) {
+            *text = ratelimit_priv_redis_faults[i].text;
+            return ratelimit_priv_redis_faults[i].fault;
+        }
+    *text = "Redis reports an error";
+    return RATELIMIT_PRIV_REDIS_FAIL;
+}
+
+RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, size_t buf_bytes)
+{
+    if (!buf || !buf_bytes)
+        return "";
+    buf[0] = 0;
+    if (r) {
+        pthread_mutex_lock(&r->lock);
+        (void)snprintf(buf, buf_bytes, "%s", r->error);
+        pthread_mutex_unlock(&r->lock);
+    }
+    return buf;
+}
+
+/* SHA-1 of a script, in hex: the name by which EVALSHA knows it. */
+static void ratelimit_priv_redis_sha1_block(uint32_t *h, const unsigned char *p)
+{
+    uint32_t w[80], a = h[0], b = h[1], c = h[2], d = h[3], e = h[4];
+    int i;
+    for (i = 0; i < 16; i++)
+        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 |
+               (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
+    for (; i < 80; i++) {
+        w[i] = w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16];
+        w[i] = w[i] << 1 | w[i] >> 31;
+    }
+    for (i = 0; i < 80; i++) {
+        uint32_t f = i < 20   ? (b & c) | (~b & d)
+                     : i < 40 ? b ^ c ^ d
+                     : i < 60 ? (b & c) | (b & d) | (c & d)
+                              : b ^ c ^ d;
+        uint32_t k = i < 20   ? UINT32_C(0x5A827999)
+                     : i < 40 ? UINT32_C(0x6ED9EBA1)
+                     : i < 60 ? UINT32_C(0x8F1BBCDC)
+                              : UINT32_C(0xCA62C1D6);
+        uint32_t t = (a << 5 | a >> 27) + f + e + k + w[i];
+        e = d;
+        d = c;
+        c = b << 30 | b >> 2;
+        b = a;
+        a = t;
+    }
+    h[0] += a;
+    h[1] += b;
+    h[2] += c;
+    h[3] += d;
+    h[4] += e;
+}
+
+static void ratelimit_priv_redis_sha1(const char *text, char *hex)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint32_t h[5] = {UINT32_C(0x67452301), UINT32_C(0xEFCDAB89), UINT32_C(0x98BADCFE),
+                     UINT32_C(0x10325476), UINT32_C(0xC3D2E1F0)};
+    size_t len = strlen(text), at = 0, i;
+    unsigned char tail[128];
+    for (; len - at >= 64; at += 64)
+        ratelimit_priv_redis_sha1_block(h, (const unsigned char *)text + at);
+    memset(tail, 0, sizeof tail);
+    memcpy(tail, text + at, len - at);
+    tail[len - at] = 0x80;
+    at = len - at < 56 ? 64 : 128;
+    for (i = 0; i < 8; i++)
+        tail[at - 1 - i] = (unsigned char)((uint64_t)len * 8 >> (8 * i));
+    ratelimit_priv_redis_sha1_block(h, tail);
+    if (at == 128)
+        ratelimit_priv_redis_sha1_block(h, tail + 64);
+    for (i = 0; i < 40; i++)
+        hex[i] = digits[h[i / 8] >> (28 - 4 * (i % 8)) & 15];
+    hex[40] = 0;
+}
+
+/* ---- >>implementation: wire ------------------------------------------------------------------ */
+
+/* ms until deadline for poll, rounded up; 0 if it is over. */
+static int ratelimit_priv_redis_left(uint64_t deadline)
+{
+    uint64_t now = ratelimit_clock_ns();
+    return now >= deadline ? 0 : (int)((deadline - now - 1) / RATELIMIT_MILLISECOND + 1);
+}
+
+static uint64_t ratelimit_priv_redis_deadline(const ratelimit_redis *r)
+{
+    return ratelimit_clock_ns() + r->timeout_ns;
+}
+
+static void ratelimit_priv_redis_put(ratelimit_priv_redis_conn *conn, const void *bytes, size_t len)
+{
+    if (conn->out_room - conn->out_len < len) {
+        size_t room = (conn->out_len + len) * 2 + 512;
+        char *out = (char *)realloc(conn->out, room);
+        if (!out) {
+            conn->no_memory = true;
+            return;
+        }
+        conn->out = out;
+        conn->out_room = room;
+    }
+    memcpy(conn->out + conn->out_len, bytes, len);
+    conn->out_len += len;
+}
+
+static void ratelimit_priv_redis_put_size(ratelimit_priv_redis_conn *conn, char kind, size_t size)
+{
+    char text[24];
+    size_t len = 0;
+    text[len++] = kind;
+    ratelimit_priv_put_number(text, &len, size);
+    text[len++] = '\r';
+    text[len++] = '\n';
+    ratelimit_priv_redis_put(conn, text, len);
+}
+
+static void ratelimit_priv_redis_put_arg(ratelimit_priv_redis_conn *conn, const void *bytes,
+                                         size_t len)
+{
+    ratelimit_priv_redis_put_size(conn, '$', len);
+    ratelimit_priv_redis_put(conn, bytes, len);
+    ratelimit_priv_redis_put(conn, "\r\n", 2);
+}
+
+static void ratelimit_priv_redis_put_text(ratelimit_priv_redis_conn *conn, const char *text)
+{
+    ratelimit_priv_redis_put_arg(conn, text, strlen(text));
+}
+
+static void ratelimit_priv_redis_put_u64(ratelimit_priv_redis_conn *conn, uint64_t value)
+{
+    char text[24];
+    size_t len = 0;
+    ratelimit_priv_put_number(text, &len, value);
+    ratelimit_priv_redis_put_arg(conn, text, len);
+}
+
+static void ratelimit_priv_redis_put_key(const ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
+                                         const void *key, size_t key_len)
+{
+    ratelimit_priv_redis_put_size(conn, '$', r->prefix_len + key_len);
+    ratelimit_priv_redis_put(conn, r->prefix, r->prefix_len);
+    ratelimit_priv_redis_put(conn, key, key_len);
+    ratelimit_priv_redis_put(conn, "\r\n", 2);
+}
+
+/* Begins a script's command; keys and args must follow. */
+static void ratelimit_priv_redis_put_script(const ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn, unsigned script,
+                                            size_t keys, size_t args)
+{
+    ratelimit_priv_redis_put_size(conn, '*', 3 + keys + args);
+    ratelimit_priv_redis_put_text(conn, call->eval ? "EVAL" : "EVALSHA");
+    if (call->eval)
+        ratelimit_priv_redis_put_text(conn, ratelimit_priv_redis_script[script]);
+    else
+        ratelimit_priv_redis_put_arg(conn, call->r->sha[script], 40);
+    ratelimit_priv_redis_put_u64(conn, keys);
+}
+
+/* Sends all of out. False: see errno, and sent. */
+static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
+{
+    size_t done = 0;
+#  if defined(MSG_NOSIGNAL)
+    int flags = MSG_NOSIGNAL;
+#  else
+    int flags = 0; /* SO_NOSIGPIPE was set */
+#  endif
+    conn->sent = false;
+    if (conn->no_memory) {
+        errno = ENOMEM;
+        return false;
+    }
+    while (done < conn->out_len) {
+        ssize_t n = send(conn->c->fd, conn->out + done, conn->out_len - done, flags);
+        if (n > 0) {
+            done += (size_t)n;
+            conn->sent = true;
+        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            struct pollfd p;
+            int left = ratelimit_priv_redis_left(deadline);
+            p.fd = conn->c->fd;
+            p.events = POLLOUT;
+            if (left == 0 || (poll(&p, 1, left) < 0 && errno != EINTR)) {
+                errno = ETIMEDOUT;
+                return false;
+            }
+        } else if (n == 0 || errno != EINTR) {
+            return false;
+        }
+    }
+    conn->out_len = 0;
+    return true;
+}
+
+/* The next reply, or NULL with the reason in why. */
+static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, uint64_t deadline,
+                                             const char **why)
+{
+    for (;;) {
+        void *reply = NULL;
+        struct pollfd p;
+        int left;
+        if (redisGetReplyFromReader(conn->c, &reply) != REDIS_OK) {
+            *why = "what came from the server is not Redis' protocol";
+            return NULL;
+        }
+        if (reply)
+            return (redisReply *)reply;
+        left = ratelimit_priv_redis_left(deadline);
+        p.fd = conn->c->fd;
+        p.events = POLLIN;
+        p.revents = 0;
+        if (left == 0 || poll(&p, 1, left) == 0) {
+            *why = "no answer in time";
+            return NULL;
+        }
+        if (p.revents && redisBufferRead(conn->c) != REDIS_OK) {
+            *why = conn->c->err == REDIS_ERR_EOF ? "the server closed the connection"
+                                                 : "the connection broke";
+            return NULL;
+        }
+    }
+}
+
+static void ratelimit_priv_redis_free_conn(ratelimit_priv_redis_conn *conn)
+{
+    if (conn->c)
+        redisFree(conn->c);
+    free(conn->out);
+    free(conn);
+}
+
+/* Waits for a connection under way; an errno, 0 if it stands. */
+static int ratelimit_priv_redis_connected(int fd, uint64_t deadline)
+{
+    struct pollfd p;
+    int left, error = 0;
+    socklen_t len = sizeof error;
+    p.fd = fd;
+    p.events = POLLOUT;
+    do {
+        left = ratelimit_priv_redis_left(deadline);
+        if (left == 0)
+            return ETIMEDOUT;
+        p.revents = 0;
+        (void)poll(&p, 1, left);
+    } while (!p.revents);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+        return errno;
+    return error;
+}
+
+/* Login and database, one round trip. NULL, or what is wrong. */
+static const char *ratelimit_priv_redis_login(const ratelimit_redis *r,
+                                              ratelimit_priv_redis_conn *conn, uint64_t deadline)
+{
+    const char *why = NULL;
+    size_t replies = 0;
+    if (r->password) {
+        ratelimit_priv_redis_put_size(conn, '*', r->user ? 3 : 2);
+        ratelimit_priv_redis_put_text(conn, "AUTH");
+        if (r->user)
+            ratelimit_priv_redis_put_text(conn, r->user);
+        ratelimit_priv_redis_put_text(conn, r->password);
+        replies++;
+    }
+    if (r->database) {
+        ratelimit_priv_redis_put_size(conn, '*', 2);
+        ratelimit_priv_redis_put_text(conn, "SELECT");
+        ratelimit_priv_redis_put_u64(conn, (uint64_t)r->database);
+        replies++;
+    }
+    if (replies && !ratelimit_priv_redis_write(conn, deadline))
+        return "the connection broke at login";
+    for (; replies && !why; replies--) {
+        redisReply *reply = ratelimit_priv_redis_read(conn, deadline, &why);
+        if (reply && reply->type == REDIS_REPLY_ERROR)
+            (void)ratelimit_priv_redis_fault_of(reply->str, &why);
+        if (reply)
+            freeReplyObject(reply);
+    }
+    return why;
+}
+
+/* A new connection to node, logged in. NULL with the reason in why. */
+static ratelimit_priv_redis_conn *ratelimit_priv_redis_connect(const ratelimit_redis *r,
+                                                               ratelimit_priv_redis_node *node,
+                                                               uint64_t deadline, char *why,
+                                                               size_t why_bytes)
+{
+    uint64_t until = ratelimit_clock_ns() + r->connect_timeout_ns;
+    ratelimit_priv_redis_conn *conn =
+        (ratelimit_priv_redis_conn *)calloc(1, sizeof(ratelimit_priv_redis_conn));
+    const char *text = "out of memory";
+    int error;
+    if (conn) {
+        conn->node = node;
+        conn->fresh = true;
+        conn->c = r->unix_path ? redisConnectUnixNonBlock(r->unix_path)
+                               : redisConnectNonBlock(node->host, node->port);
+    }
+    if (conn && conn->c && conn->c->err) {
+        text = conn->c->errstr;
+    } else if (conn && conn->c) {
+#  if defined(SO_NOSIGPIPE)
+        int on = 1;
+        (void)setsockopt(conn->c->fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#  endif
+        error = ratelimit_priv_redis_connected(conn->c->fd, until < deadline ? until : deadline);
+        text = error == ECONNREFUSED ? "nobody listens there"
+               : error == ETIMEDOUT  ? "no connection in time"
+               : error               ? "no connection"
+                                     : ratelimit_priv_redis_login(r, conn, deadline);
+    }
+    if (text) {
+        if (r->unix_path)
+            (void)snprintf(why, why_bytes, "%s: %s", r->unix_path, text);
+        else
+            (void)snprintf(why, why_bytes, "%s:%d: %s", node->host, node->port, text);
+        if (conn)
+            ratelimit_priv_redis_free_conn(conn);
+        return NULL;
+    }
+    return conn;
+}
+
+/* ---- >>implementation: pool --------------------------------------------------------------------
+
+   A node's idle connections are a list, last used first. At most pool_size are open; who finds none
+   waits, within its deadline. A node that failed is down until a reply comes: after the cool-down
+   one call at a time may try. */
+
+static void ratelimit_priv_redis_init_lock(ratelimit_redis *r)
+{
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_init(&attributes);
+#  if !defined(__APPLE__)
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#  endif
+    pthread_cond_init(&r->freed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+/* Closes node's idle connections; locked, or nobody else is there. */
+static void ratelimit_priv_redis_drop_idle(ratelimit_priv_redis_node *node)
+{
+    while (node->idle) {
+        ratelimit_priv_redis_conn *conn = node->idle;
+        node->idle = conn->next;
+        node->open--;
+        ratelimit_priv_redis_free_conn(conn);
+    }
+}
+
+/* A child of fork has its parent's sockets: it lets go of them. Their locks are in an unknown
+ * state, and only the thread that forked is here. */
+static void ratelimit_priv_redis_after_fork(ratelimit_redis *r)
+{
+    pid_t pid = getpid();
+    ratelimit_priv_redis_node *node;
+    if (r->pid == pid)
+        return;
+    ratelimit_priv_redis_init_lock(r);
+    r->mapping = false;
+    for (node = r->nodes; node; node = node->next) {
+        ratelimit_priv_redis_drop_idle(node);
+        node->open = 0;
+        node->probing = false;
+    }
+    r->pid = pid;
+}
+
+/* Waits until a connection is given back, or deadline; locked. */
+static bool ratelimit_priv_redis_wait(ratelimit_redis *r, uint64_t deadline)
+{
+    uint64_t now = ratelimit_clock_ns(), ns;
+    struct timespec until;
+    if (now >= deadline)
+        return false;
+#  if defined(__APPLE__)
+    clock_gettime(CLOCK_REALTIME, &until);
+#  else
+    clock_gettime(CLOCK_MONOTONIC, &until);
+#  endif
+    ns = deadline - now + (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / RATELIMIT_SECOND);
+    until.tv_nsec = (long)(ns % RATELIMIT_SECOND);
+    (void)pthread_cond_timedwait(&r->freed, &r->lock, &until);
+    return true;
+}
+
+/* True if an idle connection is still open and nothing has come on it. */
+static bool ratelimit_priv_redis_quiet(const ratelimit_priv_redis_conn *conn)
+{
+    char byte;
+    return recv(conn->c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+/* The node failed; locked. */
+static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_node *node,
+                                      const char *why)
+{
+    node->down = true;
+    node->down_until = ratelimit_clock_ns() + r->cool_down_ns;
+    if (why != node->why)
+        (void)snprintf(node->why, sizeof node->why, "%s", why);
+    ratelimit_priv_redis_drop_idle(node);
+}
+
+/* A connection to node for the caller alone, or NULL with the error set. */
+static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_redis *r,
+                                                                ratelimit_priv_redis_node *node,
+                                                                uint64_t deadline)
+{
+    ratelimit_priv_redis_conn *conn;
+    char why[sizeof node->why];
+    bool probe = false;
+    pthread_mutex_lock(&r->lock);
+    for (;;) {
+        if (node->down && (node->probing || ratelimit_clock_ns() < node->down_until)) {
+            (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)", node->why);
+            goto none;
+        }
+        conn = node->idle;
+        if (conn) {
+            node->idle = conn->next;
+            if (ratelimit_priv_redis_quiet(conn)) {
+                conn->fresh = false;
+                pthread_mutex_unlock(&r->lock);
+                return conn;
+            }
+            node->open--;
+            ratelimit_priv_redis_free_conn(conn);
+        } else if (node->open < r->pool_size) {
+            break;
+        } else if (!ratelimit_priv_redis_wait(r, deadline)) {
+            (void)snprintf(r->error, sizeof r->error, "all %u connections of the pool are in use",
+                           (unsigned)r->pool_size);
+            goto none;
+        }
+    }
+    node->open++;
+    probe = node->probing = node->down;
+    pthread_mutex_unlock(&r->lock);
+    conn = ratelimit_priv_redis_connect(r, node, deadline, why, sizeof why);
+    if (conn) {
+        conn->probe = probe;
+        return conn;
+    }
+    pthread_mutex_lock(&r->lock);
+    node->open--;
+    node->probing = node->probing && !probe;
+    ratelimit_priv_redis_down(r, node, why);
+    (void)snprintf(r->error, sizeof r->error, "%s", why);
+    pthread_cond_broadcast(&r->freed);
+none:
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* Gives conn back: to the idle ones if all its replies came, else it is closed. why: the node
+ * failed. */
+static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
+                                         bool whole, const char *why)
+{
+    ratelimit_priv_redis_node *node = conn->node;
+    pthread_mutex_lock(&r->lock);
+    if (conn->probe)
+        node->probing = false;
+    if (why)
+        ratelimit_priv_redis_down(r, node, why);
+    else if (whole && conn->probe)
+        node->down = false;
+    if (whole && !node->down) {
+        conn->probe = false;
+        conn->out_len = 0;
+        conn->next = node->idle;
+        node->idle = conn;
+        conn = NULL;
+    } else {
+        node->open--;
+    }
+    pthread_cond_signal(&r->freed);
+    pthread_mutex_unlock(&r->lock);
+    if (conn)
+        ratelimit_priv_redis_free_conn(conn);
+}
+
+/* ---- >>implementation: cluster --------------------------------------------------------------- */
+
+enum { RATELIMIT_PRIV_REDIS_SLOTS = 16384, RATELIMIT_PRIV_REDIS_HOPS = 6 };
+
+/* The node at host:port, made if there is none; NULL if there is no memory. Locked. */
+static ratelimit_priv_redis_node *ratelimit_priv_redis_node_at(ratelimit_redis *r, const char *host,
+                                                               size_t host_len, int port)
+{
+    ratelimit_priv_redis_node *node, **end = &r->nodes;
+    for (; *end; end = &(*end)->next)
+        if ((*end)->port == port && strlen((*end)->host) == host_len &&
+            memcmp((*end)->host, host, host_len) == 0)
+            return *end;
+    node = (ratelimit_priv_redis_node *)calloc(1, sizeof *node);
+    if (!node)
+        return NULL;
+    node->host = (char *)malloc(host_len + 1);
+    if (!node->host) {
+        free(node);
+        return NULL;
+    }
+    memcpy(node->host, host, host_len);
+    node->host[host_len] = 0;
+    node->port = port;
+    *end = node;
+    return node;
+}
+
+/* CRC16 (XMODEM) of what stands in the first braces, else of all, as Redis Cluster defines it. */
+static uint32_t ratelimit_priv_redis_slot(const ratelimit_redis *r, const void *key, size_t key_len)
+{
+    const char *part[2];
+    size_t len[2], from = SIZE_MAX, to = SIZE_MAX, total = r->prefix_len + key_len, i;
+    uint32_t crc = 0;
+    part[0] = r->prefix;
+    len[0] = r->prefix_len;
+    part[1] = (const char *)key;
+    for (i = 0; i < total && to == SIZE_MAX; i++) {
+        char c = i < len[0] ? part[0][i] : part[1][i - len[0]];
+        if (c == '{' && from == SIZE_MAX)
+            from = i + 1;
+        else if (c == '}' && from != SIZE_MAX)
+            to = i;
+    }
+    if (to == SIZE_MAX || to == from) {
+        from = 0;
+        to = total;
+    }
+    for (i = from; i < to; i++) {
+        unsigned char c = (unsigned char)(i < len[0] ? part[0][i] : part[1][i - len[0]]);
+        int bit;
+        crc ^= (uint32_t)c << 8;
+        for (bit = 0; bit < 8; bit++)
+            crc = (crc & 0x8000 ? crc << 1 ^ 0x1021 : crc << 1) & 0xffff;
+    }
+    return crc % RATELIMIT_PRIV_REDIS_SLOTS;
+}
+
+/* The host of a master in CLUSTER SLOTS. Empty or nil: the host we asked. "?": unknown, but newer
+ * servers name the address beside it. NULL: no host. */
+static const char *ratelimit_priv_redis_host(const redisReply *master, const char *asked)
+{
+    const redisReply *host = master->element[0];
+    size_t i;
+    if (host->type == REDIS_REPLY_NIL || (host->type == REDIS_REPLY_STRING && host->len == 0))
+        return asked;
+    if (host->type != REDIS_REPLY_STRING)
+        return NULL;
+    if (strcmp(host->str, "?") != 0)
+        return host->str;
+    if (master->elements < 4 || master->element[3]->type != REDIS_REPLY_ARRAY)
+        return NULL;
+    for (i = 0; i + 1 < master->element[3]->elements; i += 2) {
+        const redisReply *name = master->element[3]->element[i];
+        const redisReply *value = master->element[3]->element[i + 1];
+        if (name->type == REDIS_REPLY_STRING && value->type == REDIS_REPLY_STRING &&
+            strcmp(name->str, "ip") == 0 && value->len && strcmp(value->str, "?") != 0)
+            return value->str;
+    }
+    return NULL;
+}
+
+/* One line of CLUSTER SLOTS: {from, to, master, replicas...}; locked. */
+static void ratelimit_priv_redis_map_line(ratelimit_redis *r, const redisReply *line,
+                                          const char *asked)
+{
+    const redisReply *master;
+    ratelimit_priv_redis_node *node = NULL;
+    const char *host;
+    long long slot, last;
+    if (line->type != REDIS_REPLY_ARRAY || line->elements < 3 ||
+        line->element[0]->type != REDIS_REPLY_INTEGER ||
+        line->element[1]->type != REDIS_REPLY_INTEGER)
+        return;
+    master = line->element[2];
+    if (master->type != REDIS_REPLY_ARRAY || master->elements < 2 ||
+        master->element[1]->type != REDIS_REPLY_INTEGER)
+        return;
+    host = ratelimit_priv_redis_host(master, asked);
+    if (host)
+        node = ratelimit_priv_redis_node_at(r, host, strlen(host), (int)master->element[1]->integer);
+    if (!node)
+        return;
+    node->known = true;
+    slot = line->element[0]->integer < 0 ? 0 : line->element[0]->integer;
+    last = line->element[1]->integer;
+    for (; slot <= last && slot < RATELIMIT_PRIV_REDIS_SLOTS; slot++)
+        r->slots[slot] = node;
+}
+
+/* Takes over a whole map. Nodes that are no longer in it lose their connections. */
+static void ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *reply,
+                                         const char *asked)
+{
+    ratelimit_priv_redis_node *node;
+    size_t i;
+    pthread_mutex_lock(&r->lock);
+    for (node = r->nodes; node; node = node->next)
+        node->known = false;
+    for (i = 0; i < reply->elements; i++)
+        ratelimit_priv_redis_map_line(r, reply->element[i], asked);
+    for (node = r->nodes; node; node = node->next)
+        if (!node->known)
+            ratelimit_priv_redis_drop_idle(node);
+    r->mapped = true;
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Asks node for the map. */
+static bool ratelimit_priv_redis_map_from(ratelimit_redis *r, ratelimit_priv_redis_node *node,
+                                          uint64_t deadline)
+{
+    ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(r, node, deadline);
+    const char *why = "the connection broke";
+    redisReply *reply = NULL;
+    bool good = false, whole;
+    if (!conn)
+        return false;
+    ratelimit_priv_redis_put_size(conn, '*', 2);
+    ratelimit_priv_redis_put_text(conn, "CLUSTER");
+    ratelimit_priv_redis_put_text(conn, "SLOTS");
+    if (ratelimit_priv_redis_write(conn, deadline))
+        reply = ratelimit_priv_redis_read(conn, deadline, &why);
+    whole = reply != NULL;
+    if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements) {
+        ratelimit_priv_redis_map_all(r, reply, node->host);
+        good = true;
+    } else if (reply && reply->type == REDIS_REPLY_ARRAY) {
+        why = "the cluster has no slots yet";
+    } else if (reply && reply->type == REDIS_REPLY_ERROR) {
+        (void)ratelimit_priv_redis_fault_of(reply->str, &why);
+    }
+    if (!good)
+        ratelimit_priv_redis_say(r, "%s:%d: %s", node->host, node->port, why);
+    if (reply)
+        freeReplyObject(reply);
+    ratelimit_priv_redis_release(r, conn, whole, whole ? NULL : why);
+    return good;
+}
+
+/* Asks one node after the other for the map, at most every 100 ms; true if it is newer now. */
+static bool ratelimit_priv_redis_map(ratelimit_redis *r, uint64_t deadline)
+{
+    ratelimit_priv_redis_node *node, *next;
+    uint64_t now = ratelimit_clock_ns();
+    bool good = false;
+    int round;
+    pthread_mutex_lock(&r->lock);
+    if (r->mapping || (r->mapped && now - r->map_at < 100 * RATELIMIT_MILLISECOND)) {
+        pthread_mutex_unlock(&r->lock);
+        return false;
+    }
+    r->mapping = true;
+    r->map_at = now;
+    /* First those of the map, then what was given at open. */
+    for (round = 0; round < 2 && !good; round++)
+        for (node = r->nodes; node && !good; node = next) {
+            next = node->next;
+            if (node->known != (round == 0) || (round == 1 && node != r->nodes))
+                continue;
+            pthread_mutex_unlock(&r->lock);
+            good = ratelimit_priv_redis_map_from(r, node, deadline);
+            pthread_mutex_lock(&r->lock);
+        }
+    r->mapping = false;
+    pthread_mutex_unlock(&r->lock);
+    return good;
+}
+
+/* Where "MOVED 3999 127.0.0.1:6381" or "ASK ..." points; NULL if it makes no sense. moved: from now
+ * on. */
+static ratelimit_priv_redis_node *ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
+                                                              const ratelimit_priv_redis_node *asked,
+                                                              bool moved)
+{
+    ratelimit_priv_redis_node *node = NULL;
+    const char *slot_at = strchr(error, ' '), *host, *colon;
+    unsigned long slot = slot_at ? strtoul(slot_at, NULL, 10) : RATELIMIT_PRIV_REDIS_SLOTS;
+    host = slot_at ? strchr(slot_at + 1, ' ') : NULL;
+    colon = host ? strrchr(host, ':') : NULL;
+    if (!colon || slot >= RATELIMIT_PRIV_REDIS_SLOTS)
+        return NULL;
+    host++;
+    pthread_mutex_lock(&r->lock);
+    if (colon == host)
+        node = ratelimit_priv_redis_node_at(r, asked->host, strlen(asked->host), atoi(colon + 1));
+    else if (*host != '?')
+        node = ratelimit_priv_redis_node_at(r, host, (size_t)(colon - host), atoi(colon + 1));
+    if (node && moved) {
+        r->slots[slot] = node;
+        node->known = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return node;
+}
+
+/* ---- >>implementation: calls -------------------------------------------------------------------
+
+   Any number of calls go out in rounds: in each, one write to every node that has some, then all
+   replies are read. Most calls are done after one round; a redirection, a script that the server
+   does not have or an answer that asks for a second step make another. */
+
+static void ratelimit_priv_redis_fail(ratelimit_priv_redis_call *call)
+{
+    call->done = call->failed = true;
+    call->conn = NULL;
+}
+
+/* Another round for call, or the end. */
+static void ratelimit_priv_redis_hop(ratelimit_priv_redis_call *call, const char *why)
+{
+    if (++call->hops < RATELIMIT_PRIV_REDIS_HOPS)
+        return;
+    ratelimit_priv_redis_say(call->r, "%s (after %d tries)", why, RATELIMIT_PRIV_REDIS_HOPS);
+    ratelimit_priv_redis_fail(call);
+}
+
+/* What an error reply does to call. True: wait some ms before the next round. *cool: the node is to
+ * be left alone. *renew: the connection is no good. */
+static bool ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, const char *error,
+                                             const char **cool, bool *renew)
+{
+    const char *text;
+    ratelimit_priv_redis_fault fault = ratelimit_priv_redis_fault_of(error, &text);
+    bool cluster = call->r->cluster;
+    if (fault == RATELIMIT_PRIV_REDIS_NOSCRIPT) {
+        call->eval = true;
+        ratelimit_priv_redis_hop(call, text);
+        return false;
+    }
+    call->asking = false;
+    if (cluster && (fault == RATELIMIT_PRIV_REDIS_MOVED || fault == RATELIMIT_PRIV_REDIS_TO_ASK)) {
+        call->asking = fault == RATELIMIT_PRIV_REDIS_TO_ASK;
+        call->node =
+            ratelimit_priv_redis_target(call->r, error, call->node, !call->asking);
+        call->asking = call->asking && call->node;
+        ratelimit_priv_redis_hop(call, text);
+        return call->hops > 2;
+    }
+    call->cool = fault == RATELIMIT_PRIV_REDIS_LATER_COOL;
+    if (cluster && (call->cool || fault == RATELIMIT_PRIV_REDIS_LATER))
+        return true;
+    if (fault == RATELIMIT_PRIV_REDIS_READONLY) {
+        *renew = true;
+        ratelimit_priv_redis_hop(call, text);
+        if (call->done || call->hops > 1)
+            *cool = text;
+        if (!call->done && call->hops <= 2)
+            return false;
+    }
+    if (!cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
+        text = "the server is a node of a cluster: set options.cluster";
+    if (fault == RATELIMIT_PRIV_REDIS_COOL)
+        *cool = text;
+    ratelimit_priv_redis_say(call->r, "%s (%.*s)", text, (int)strcspn(error, "\r\n"), error);
+    ratelimit_priv_redis_fail(call);
+    return false;
+}
+
+/* The node for call, in *stale if the map should be asked first. */
+static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis_call *call)
+{
+    ratelimit_redis *r = call->r;
+    ratelimit_priv_redis_node *node;
+    if (call->asking)
+        return call->node;
+    if (!r->cluster)
+        return r->nodes;
+    pthread_mutex_lock(&r->lock);
+    node = r->slots[call->slot] ? r->slots[call->slot] : r->nodes;
+    pthread_mutex_unlock(&r->lock);
+    return node;
+}
+
+/* Sends to one node all calls that go there, and notes conn in them. False: none went out, and the
+ * node can't be reached. */
+static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis_call *calls,
+                                                            size_t count,
+                                                            ratelimit_priv_redis_node *node,
+                                                            uint64_t deadline)
+{
+    ratelimit_redis *r = calls->r;
+    ratelimit_priv_redis_conn *conn;
+    size_t i;
+    for (;;) {
+        bool again, fresh;
+        conn = ratelimit_priv_redis_checkout(r, node, deadline);
+        if (!conn)
+            return NULL;
+        for (i = 0; i < count; i++) {
+            ratelimit_priv_redis_call *call = &calls[i];
+            if (call->done || call->conn || call->node != node)
+                continue;
+            if (call->asking)
+                ratelimit_priv_redis_put(conn, "*1\r\n$6\r\nASKING\r\n", 16);
+            call->build(call, conn);
+        }
+        if (ratelimit_priv_redis_write(conn, deadline))
+            break;
+        /* Nothing of it went out on a connection that had died meanwhile: a new one may. */
+        fresh = conn->fresh;
+        again = !conn->sent && !fresh && !conn->no_memory;
+        if (!again) {
+            const char *why = conn->no_memory      ? "out of memory"
+                              : errno == ETIMEDOUT ? "no room to send in time"
+                                                   : "the connection broke while sending";
+            ratelimit_priv_redis_say(r, "%s:%d: %s", node->host, node->port, why);
+            for (i = 0; i < count; i++)
+                if (!calls[i].done && !calls[i].conn && calls[i].node == node)
+                    ratelimit_priv_redis_fail(&calls[i]);
+            ratelimit_priv_redis_release(r, conn, false, conn->no_memory ? NULL : why);
+            return NULL;
+        }
+        ratelimit_priv_redis_release(r, conn, false, NULL);
+    }
+    for (i = 0; i < count; i++)
+        if (!calls[i].done && !calls[i].conn && calls[i].node == node)
+            calls[i].conn = conn;
+    return conn;
+}
+
+/* Reads the replies that came on conn. True: some call asks to wait before the next round. */
+static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_t count,
+                                         ratelimit_priv_redis_conn *conn, uint64_t deadline)
+{
+    ratelimit_redis *r = calls->r;
+    const char *why = NULL, *cool = NULL;
+    bool wait = false, renew = false;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        ratelimit_priv_redis_call *call = &calls[i];
+        redisReply *reply = NULL;
+        if (call->conn != conn)
+            continue;
+        call->conn = NULL;
+        if (!why && call->asking) {
+            reply = ratelimit_priv_redis_read(conn, deadline, &why);
+            if (reply)
+                freeReplyObject(reply);
+        }
+        if (!why)
+            reply = ratelimit_priv_redis_read(conn, deadline, &why);
+        if (why) {
+            ratelimit_priv_redis_say(r, "%s:%d: %s", conn->node->host, conn->node->port, why);
+            ratelimit_priv_redis_fail(call);
+            continue;
+        }
+        if (reply->type == REDIS_REPLY_ERROR) {
+            wait = ratelimit_priv_redis_error_reply(call, reply->str, &cool, &renew) || wait;
+        } else {
+            call->eval = call->asking = false;
+            call->done = call->answer(call, reply) || call->failed;
+        }
+        freeReplyObject(reply);
+    }
+    ratelimit_priv_redis_release(r, conn, !why && !renew, why ? why : cool);
+    return wait;
+}
+
+/* One round: *used connections were sent to. True: wait before the next. */
+static bool ratelimit_priv_redis_round(ratelimit_priv_redis_call *calls, size_t count,
+                                       uint64_t deadline)
+{
+    ratelimit_redis *r = calls->r;
+    bool wait = false;
+    size_t i, j;
+    for (i = 0; i < count; i++)
+        if (!calls[i].done)
+            calls[i].node = ratelimit_priv_redis_pick(&calls[i]);
+    for (i = 0; i < count; i++) {
+        ratelimit_priv_redis_node *node = calls[i].node;
+        bool newer;
+        if (calls[i].done || calls[i].conn ||
+            ratelimit_priv_redis_send(calls + i, count - i, node, deadline))
+            continue;
+        /* The node can't be reached: perhaps another one has its slots by now. */
+        newer = r->cluster && ratelimit_priv_redis_map(r, deadline);
+        for (j = i; j < count; j++) {
+            if (calls[j].done || calls[j].conn || calls[j].node != node)
+                continue;
+            calls[j].asking = false;
+            calls[j].node = newer ? ratelimit_priv_redis_pick(&calls[j]) : node;
+            if (calls[j].node == node)
+                ratelimit_priv_redis_fail(&calls[j]);
+            else
+                ratelimit_priv_redis_hop(&calls[j], node->why);
+        }
+        i--; /* what is left of these calls goes to other nodes */
+    }
+    for (i = 0; i < count; i++)
+        if (!calls[i].done && calls[i].conn)
+            wait = ratelimit_priv_redis_receive(calls + i, count - i, calls[i].conn, deadline) ||
+                   wait;
+    return wait;
+}
+
+static void ratelimit_priv_redis_pause(uint64_t ns)
+{
+    (void)poll(NULL, 0, (int)((ns + RATELIMIT_MILLISECOND - 1) / RATELIMIT_MILLISECOND));
+}
+
+/* Runs calls until all are done or failed, at the latest a little after deadline. */
+static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t count,
+                                     uint64_t deadline)
+{
+    ratelimit_redis *r = calls->r;
+    uint64_t pause = RATELIMIT_MILLISECOND;
+    bool mapped = true;
+    size_t i;
+    if (r->cluster) {
+        pthread_mutex_lock(&r->lock);
+        mapped = r->mapped;
+        pthread_mutex_unlock(&r->lock);
+        while (!mapped && !ratelimit_priv_redis_map(r, deadline)) {
+            pthread_mutex_lock(&r->lock);
+            mapped = r->mapped;
+            i = r->mapping;
+            pthread_mutex_unlock(&r->lock);
+            if (!mapped && (!i || ratelimit_clock_ns() >= deadline)) {
+                for (i = 0; i < count; i++)
+                    ratelimit_priv_redis_fail(&calls[i]);
+                return;
+            }
+            if (!mapped)
+                ratelimit_priv_redis_pause(pause);
+        }
+    }
+    for (;;) {
+        bool wait = ratelimit_priv_redis_round(calls, count, deadline), left = false;
+        uint64_t now = ratelimit_clock_ns();
+        for (i = 0; i < count; i++) {
+            if (calls[i].done)
+                continue;
+            left = true;
+            if (now < deadline)
+                continue;
+            ratelimit_priv_redis_say(r, "no answer in time: %s",
+                                     calls[i].cool ? "the cluster is down"
+                                                   : "the slot is being moved");
+            if (calls[i].cool && calls[i].node) {
+                pthread_mutex_lock(&r->lock);
+                ratelimit_priv_redis_down(r, calls[i].node, "the cluster is down");
+                pthread_mutex_unlock(&r->lock);
+            }
+            ratelimit_priv_redis_fail(&calls[i]);
+        }
+        if (!left || now >= deadline)
+            return;
+        if (wait) {
+            ratelimit_priv_redis_pause(pause < deadline - now ? pause : deadline - now);
+            pause *= 2;
+            if (r->cluster)
+                (void)ratelimit_priv_redis_map(r, deadline);
+        }
+    }
+}
+
+/* ---- >>implementation: states ---------------------------------------------------------------- */
+
+#  define RATELIMIT_PRIV_REDIS_EXACT UINT64_C(0x20000000000000) /* 2^53 */
+enum {
+    RATELIMIT_PRIV_REDIS_WHOLE = 20,
+    RATELIMIT_PRIV_REDIS_PARTS = 26,
+    RATELIMIT_PRIV_REDIS_LONG = 39,
+    RATELIMIT_PRIV_REDIS_STATE = 40 /* room for any */
+};
+
+static void ratelimit_priv_redis_put_le(unsigned char *p, uint64_t value, size_t bytes)
+{
+    for (; bytes; bytes--, value >>= 8)
+        *p++ = (unsigned char)value;
+}
+
+static uint64_t ratelimit_priv_redis_get_le(const unsigned char *p, size_t bytes)
+{
+    uint64_t value = 0;
+    while (bytes)
+        value = value << 8 | p[--bytes];
+    return value;
+}
+
+/* A whole number up to 2^53 as a double, and back; UINT64_MAX for what is none. */
+static void ratelimit_priv_redis_put_double(unsigned char *p, uint64_t value)
+{
+    double number = (double)value;
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    ratelimit_priv_redis_put_le(p, bits, 8);
+}
+
+static uint64_t ratelimit_priv_redis_get_double(const unsigned char *p)
+{
+    uint64_t bits = ratelimit_priv_redis_get_le(p, 8), value;
+    double number;
+    memcpy(&number, &bits, sizeof number);
+    if (!(number >= 0) || number > (double)RATELIMIT_PRIV_REDIS_EXACT)
+        return UINT64_MAX;
+    value = (uint64_t)number;
+    return (double)value == number ? value : UINT64_MAX;
+}
+
+static size_t ratelimit_priv_redis_tag(const ratelimit_limit *l, unsigned char *tag)
+{
+    ratelimit_priv_redis_put_le(tag, l->code & 0x7fffff, 3);
+    tag[3] = l->parts > 1;
+    if (l->parts == 1)
+        return 4;
+    ratelimit_priv_redis_put_le(tag + 4, l->parts - 1, 3);
+    return 7;
+}
+
+/* l with its fraction reduced, so that parts of a ns mean the same to all. */
+static void ratelimit_priv_redis_reduce(ratelimit_limit *l)
+{
+    uint32_t a = l->parts, b = l->interval_part;
+    while (b) {
+        uint32_t c = a % b;
+        a = b;
+        b = c;
+    }
+    if (a < 2)
+        return;
+    l->parts /= a;
+    l->interval_part /= a;
+    l->window_part /= a;
+    l->inverse = ((UINT64_C(1) << 63) + l->parts - 1) / l->parts;
+}
+
+/* The state of b, saved at now under l. Returns its length, 0 for a full bucket. */
+static size_t ratelimit_priv_redis_encode(const ratelimit_bucket *b, const ratelimit_limit *l,
+                                          uint64_t now, unsigned char *state)
+{
+    uint64_t rest = now % 1000, ahead = b->full_ns - now + rest;
+    uint32_t part = ratelimit_priv_unpack(b->rest, l);
+    size_t len;
+    if (!b->rest)
+        return 0;
+    ratelimit_priv_redis_put_double(state, now / 1000);
+    if (ahead < RATELIMIT_PRIV_REDIS_EXACT) {
+        ratelimit_priv_redis_put_double(state + 8, ahead);
+        len = 16 + ratelimit_priv_redis_tag(l, state + 16);
+        if (l->parts > 1) {
+            ratelimit_priv_redis_put_le(state + len, part, 3);
+            len += 3;
+        }
+        if (rest) {
+            ratelimit_priv_redis_put_le(state + len, rest, 2);
+            len += 2;
+        }
+        return len;
+    }
+    ratelimit_priv_redis_put_double(state + 8, RATELIMIT_PRIV_REDIS_EXACT);
+    memset(state + 16, 0xff, 4);
+    ratelimit_priv_redis_put_le(state + 20, ahead, 8);
+    ratelimit_priv_redis_put_le(state + 28, l->code & 0x7fffff, 3);
+    ratelimit_priv_redis_put_le(state + 31, l->parts - 1, 3);
+    ratelimit_priv_redis_put_le(state + 34, part, 3);
+    ratelimit_priv_redis_put_le(state + 37, rest, 2);
+    return RATELIMIT_PRIV_REDIS_LONG;
+}
+
+static uint64_t ratelimit_priv_redis_rest(uint64_t part, uint64_t parts, uint64_t code,
+                                          uint64_t seen)
+{
+    return ((part << 24) + parts - 1) / parts | code << 24 | ratelimit_priv_seen_code(seen) << 48;
+}
+
+/* The bucket of a state; false if it is none of ours. */
+static bool ratelimit_priv_redis_decode(const unsigned char *state, size_t len, ratelimit_bucket *b)
+{
+    uint64_t last, ahead, parts = 1, part = 0, code, rest = 0;
+    memset(b, 0, sizeof *b);
+    if (!len)
+        return true;
+    if (len < RATELIMIT_PRIV_REDIS_WHOLE)
+        return false;
+    last = ratelimit_priv_redis_get_double(state);
+    ahead = ratelimit_priv_redis_get_double(state + 8);
+    code = ratelimit_priv_redis_get_le(state + 16, 3);
+    if (len == RATELIMIT_PRIV_REDIS_LONG && state[19] == 0xff) {
+        ahead = ratelimit_priv_redis_get_le(state + 20, 8);
+        code = ratelimit_priv_redis_get_le(state + 28, 3);
+        parts = ratelimit_priv_redis_get_le(state + 31, 3) + 1;
+        part = ratelimit_priv_redis_get_le(state + 34, 3);
+        rest = ratelimit_priv_redis_get_le(state + 37, 2);
+    } else if (state[19] == 1 && 
+               (len == RATELIMIT_PRIV_REDIS_PARTS || len == RATELIMIT_PRIV_REDIS_PARTS + 2)) {
+        parts = ratelimit_priv_redis_get_le(state + 20, 3) + 1;
+        part = ratelimit_priv_redis_get_le(state + 23, 3);
+        rest = len > RATELIMIT_PRIV_REDIS_PARTS ? ratelimit_priv_redis_get_le(state + 26, 2) : 0;
+    } else if (state[19] == 0 && 
+               (len == RATELIMIT_PRIV_REDIS_WHOLE || len == RATELIMIT_PRIV_REDIS_WHOLE + 2)) {
+        rest = len > RATELIMIT_PRIV_REDIS_WHOLE ? ratelimit_priv_redis_get_le(state + 20, 2) : 0;
+    } else {
+        return false;
+    }
+    if (last >= RATELIMIT_PRIV_REDIS_EXACT || ahead > RATELIMIT_PRIV_LONG + rest || rest > 999 ||
+        ahead < rest || part >= parts || code > 0x7fffff)
+        return false;
+    b->full_ns = last * 1000 + ahead;
+    b->rest = ratelimit_priv_redis_rest(part, parts, code, ahead - rest);
+    return true;
+}
+
+/* ---- >>implementation: store -----------------------------------------------------------------
+
+   A request becomes an entry; one of EACH, or all of an ALL, become one ask, which is one call. The
+   script decides and says what the debts were; here they become buckets, ratelimit_priv_decide
+   makes the answer of them, and what it would have stored is compared with what the script stored.
+   Where the script did not do it (another tag, the clock was set back, numbers too large) the
+   bucket's new state is put by swap. */
+
+typedef struct ratelimit_priv_redis_entry {
+    const ratelimit_request *req;
+    ratelimit_result *res;
+    ratelimit_limit limit;          /* ready, and reduced */
+    ratelimit_priv_span cost, most; /* the script passes it if the debt is at most `most` */
+    bool settled;                   /* answered without Redis */
+    bool never, fits;               /* never: no debt passes; fits: scripts can do it */
+    bool stored;                    /* by the script */
+    uint32_t number, unique;        /* its place; that of the first with the same key */
+    ratelimit_bucket before, after;
+    unsigned char old[RATELIMIT_PRIV_REDIS_STATE], put[RATELIMIT_PRIV_REDIS_STATE];
+    uint32_t old_len, put_len;
+    uint64_t ttl_ms;
+} ratelimit_priv_redis_entry;
+
+typedef enum ratelimit_priv_redis_phase {
+    RATELIMIT_PRIV_REDIS_FAST,
+    RATELIMIT_PRIV_REDIS_LOAD,
+    RATELIMIT_PRIV_REDIS_STORE,
+    RATELIMIT_PRIV_REDIS_DEL
+} ratelimit_priv_redis_phase;
+
+typedef struct ratelimit_priv_redis_ask {
+    ratelimit_redis *r;
+    ratelimit_priv_redis_entry *entry;
+    size_t count, keys; /* keys: different ones, without those of settled entries */
+    bool all, wide;
+    ratelimit_priv_redis_phase phase;
+    unsigned script, tries;
+    uint64_t now_ns; /* given, for tests */
+} ratelimit_priv_redis_ask;
+
+static uint64_t ratelimit_priv_redis_ttl(const ratelimit_redis *r, uint64_t ahead_ns)
+{
+    uint64_t ms = ahead_ns / RATELIMIT_MILLISECOND + 2;
+    ms = ms < r->ttl_min_ms ? r->ttl_min_ms : ms;
+    return r->ttl_max_ms && ms > r->ttl_max_ms ? r->ttl_max_ms : ms;
+}
+
+static bool ratelimit_priv_redis_is_take(ratelimit_op op)
+{
+    return op == RATELIMIT_TAKE || op == RATELIMIT_PEEK || op == RATELIMIT_RESERVE ||
+           op == RATELIMIT_CHARGE;
+}
+
+static bool ratelimit_priv_redis_is_window(const ratelimit_limit *l)
+{
+    return ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+}
+
+/* What the script needs to know of an entry: cost, and the most debt at which it passes. */
+static void ratelimit_priv_redis_reckon(ratelimit_priv_redis_entry *e)
+{
+    const ratelimit_request *q = e->req;
+    const ratelimit_limit *l = &e->limit;
+    bool window = ratelimit_priv_redis_is_window(l);
+    uint64_t n = q->n ? q->n : 1, top = RATELIMIT_PRIV_REDIS_EXACT - 2;
+    e->fits = ratelimit_priv_cost(l, n, &e->cost) && e->cost.ns < top / 4;
+    if (window) {
+        e->fits = e->fits && l->per_ns % 1000 == 0 && l->per_ns < top / 4;
+        top -= l->per_ns;
+    }
+    if (q->op == RATELIMIT_BLOCK)
+        e->fits = !window && l->window_ns < top / 4 && q->max_wait_ns < top / 4;
+    if (q->op == RATELIMIT_TAKE_UP_TO)
+        e->fits = !window && l->window_ns < top / 4;
+    if (!e->fits || !ratelimit_priv_redis_is_take(q->op))
+        return;
+    top -= e->cost.ns + 1;
+    e->never = q->op != RATELIMIT_CHARGE && n > l->burst;
+    if (q->op == RATELIMIT_CHARGE) {
+        e->most = ratelimit_priv_span_of(top, 0);
+    } else if (!e->never) {
+        e->most = ratelimit_priv_minus(ratelimit_priv_window(l), e->cost, l->parts);
+        if (q->op == RATELIMIT_RESERVE)
+            e->most.ns = q->max_wait_ns > top || e->most.ns > top - q->max_wait_ns
+                             ? top
+                             : e->most.ns + q->max_wait_ns;
+        if (e->most.ns >= top)
+            e->most = ratelimit_priv_span_of(top, 0);
+    }
+}
+
+/* Fills in an entry; settled if Redis need not be asked. */
+static void ratelimit_priv_redis_prepare(ratelimit_priv_redis_entry *e,
+                                         const ratelimit_request *req, ratelimit_result *res)
+{
+    ratelimit_limit made;
+    const ratelimit_limit *l = ratelimit_priv_ready(req->limit, &made);
+    memset(e, 0, sizeof *e);
+    e->req = req;
+    e->res = res;
+    e->settled = true;
+    if (!req->key || !req->key_len) {
+        ratelimit_priv_answer(res, RATELIMIT_BAD_KEY);
+        return;
+    }
+    if (ratelimit_priv_settled(req, l, res))
+        return;
+    e->settled = false;
+    e->limit = *l;
+    ratelimit_priv_redis_reduce(&e->limit);
+    ratelimit_priv_redis_reckon(e);
+}
+
+/* Which entries of a batch have the same key. */
+static void ratelimit_priv_redis_unify(ratelimit_priv_redis_ask *ask)
+{
+    size_t i, j;
+    for (i = 0; i < ask->count; i++) {
+        ratelimit_priv_redis_entry *e = &ask->entry[i];
+        e->number = e->unique = (uint32_t)i;
+        if (e->settled)
+            continue;
+        for (j = 0; j < i; j++) {
+            const ratelimit_request *q = ask->entry[j].req;
+            if (!ask->entry[j].settled && q->key_len == e->req->key_len &&
+                memcmp(q->key, e->req->key, q->key_len) == 0) {
+                e->unique = (uint32_t)j;
+                break;
+            }
+        }
+        ask->keys += e->unique == i;
+    }
+}
+
+/* Chooses the script. */
+static void ratelimit_priv_redis_choose(ratelimit_priv_redis_ask *ask)
+{
+    ratelimit_priv_redis_entry *e = ask->entry;
+    size_t i;
+    ask->phase = RATELIMIT_PRIV_REDIS_FAST;
+    if (!ask->all && e->req->op == RATELIMIT_RESET) {
+        ask->phase = RATELIMIT_PRIV_REDIS_DEL;
+        return;
+    }
+    if (!ask->all && !ratelimit_priv_redis_is_take(e->req->op)) {
+        ask->script = RATELIMIT_PRIV_REDIS_GIVE;
+        if (!e->fits || ratelimit_priv_redis_is_window(&e->limit))
+            ask->phase = RATELIMIT_PRIV_REDIS_LOAD;
+        return;
+    }
+    for (i = 0; i < ask->count; i++) {
+        e = &ask->entry[i];
+        if (e->settled)
+            continue;
+        ask->wide = ask->wide || e->limit.parts > 1 || ratelimit_priv_redis_is_window(&e->limit);
+        if (!e->fits || e->unique != i || !ratelimit_priv_redis_is_take(e->req->op))
+            ask->phase = RATELIMIT_PRIV_REDIS_LOAD;
+    }
+    ask->script =
+        ask->all || ask->wide ? RATELIMIT_PRIV_REDIS_ASK : RATELIMIT_PRIV_REDIS_TAKE;
+}
+
+static void ratelimit_priv_redis_put_keys(const ratelimit_priv_redis_ask *ask,
+                                          ratelimit_priv_redis_conn *conn)
+{
+    size_t i;
+    for (i = 0; i < ask->count; i++) {
+        const ratelimit_priv_redis_entry *e = &ask->entry[i];
+        if (!e->settled && e->unique == i)
+            ratelimit_priv_redis_put_key(ask->r, conn, e->req->key, e->req->key_len);
+    }
+}
+
+static void ratelimit_priv_redis_put_now(const ratelimit_priv_redis_ask *ask,
+                                         ratelimit_priv_redis_conn *conn)
+{
+    if (ask->r->clock)
+        ratelimit_priv_redis_put_u64(conn, ask->now_ns / 1000);
+    else
+        ratelimit_priv_redis_put_arg(conn, "", 0);
+}
+
+static bool ratelimit_priv_redis_bounded(const ratelimit_redis *r)
+{
+    return r->clock || r->ttl_min_ms || r->ttl_max_ms;
+}
+
+/* low, high, now, rest */
+static void ratelimit_priv_redis_put_bounds(const ratelimit_priv_redis_ask *ask,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_redis *r = ask->r;
+    if (ratelimit_priv_redis_bounded(r)) {
+        ratelimit_priv_redis_put_u64(conn, r->ttl_min_ms);
+        ratelimit_priv_redis_put_u64(conn, r->ttl_max_ms ? r->ttl_max_ms
+                                                         : RATELIMIT_PRIV_REDIS_EXACT);
+    } else {
+        ratelimit_priv_redis_put_arg(conn, "", 0);
+        ratelimit_priv_redis_put_arg(conn, "", 0);
+    }
+    ratelimit_priv_redis_put_now(ask, conn);
+    ratelimit_priv_redis_put_u64(conn, r->clock ? ask->now_ns % 1000 : 0);
+}
+
+static void ratelimit_priv_redis_put_most(const ratelimit_priv_redis_entry *e,
+                                          ratelimit_priv_redis_conn *conn)
+{
+    if (e->never)
+        ratelimit_priv_redis_put_arg(conn, "-1", 2);
+    else
+        ratelimit_priv_redis_put_u64(conn, e->most.ns);
+}
+
+static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
+                                            const ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_priv_redis_entry *e = ask->entry;
+    bool bounded = ratelimit_priv_redis_bounded(ask->r);
+    unsigned char tag[8];
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 7 : 3);
+    ratelimit_priv_redis_put_keys(ask, conn);
+    ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(&e->limit, tag));
+    if (e->req->op == RATELIMIT_PEEK)
+        ratelimit_priv_redis_put_arg(conn, "-1", 2);
+    else
+        ratelimit_priv_redis_put_most(e, conn);
+    ratelimit_priv_redis_put_u64(conn, e->cost.ns);
+    if (bounded)
+        ratelimit_priv_redis_put_bounds(ask, conn);
+}
+
+static void ratelimit_priv_redis_build_ask(const ratelimit_priv_redis_ask *ask,
+                                           const ratelimit_priv_redis_call *call,
+                                           ratelimit_priv_redis_conn *conn)
+{
+    unsigned char tag[8];
+    size_t i;
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_ASK, ask->keys,
+                                    4 + ask->keys * (ask->wide ? 7 : 3));
+    ratelimit_priv_redis_put_keys(ask, conn);
+    ratelimit_priv_redis_put_bounds(ask, conn);
+    for (i = 0; i < ask->count; i++) {
+        const ratelimit_priv_redis_entry *e = &ask->entry[i];
+        bool peek = e->req->op == RATELIMIT_PEEK;
+        if (e->settled)
+            continue;
+        ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(&e->limit, tag));
+        ratelimit_priv_redis_put_most(e, conn);
+        ratelimit_priv_redis_put_u64(conn, peek ? 0 : e->cost.ns);
+        if (!ask->wide)
+            continue;
+        ratelimit_priv_redis_put_u64(conn, e->most.part);
+        ratelimit_priv_redis_put_u64(conn, peek ? 0 : e->cost.part);
+        ratelimit_priv_redis_put_u64(conn, e->limit.parts);
+        ratelimit_priv_redis_put_u64(
+            conn, ratelimit_priv_redis_is_window(&e->limit) ? e->limit.per_ns / 1000 : 0);
+    }
+}
+
+static void ratelimit_priv_redis_put_span(ratelimit_priv_redis_conn *conn, ratelimit_priv_span span)
+{
+    ratelimit_priv_redis_put_u64(conn, span.ns);
+    ratelimit_priv_redis_put_u64(conn, span.part);
+}
+
+/* The costs of 2^k tokens, from the most that is within the window and below n, down to 1. With
+ * conn they are put; returns how many. */
+static size_t ratelimit_priv_redis_powers(const ratelimit_priv_redis_entry *e,
+                                          ratelimit_priv_redis_conn *conn)
+{
+    ratelimit_priv_span cost;
+    size_t count = 0;
+    int k;
+    for (k = 62; k >= 0; k--) {
+        uint64_t power = UINT64_C(1) << k;
+        if (power > e->req->n || power > e->limit.burst ||
+            !ratelimit_priv_cost(&e->limit, power, &cost))
+            continue;
+        count++;
+        if (conn)
+            ratelimit_priv_redis_put_span(conn, cost);
+    }
+    return count;
+}
+
+static void ratelimit_priv_redis_build_give(const ratelimit_priv_redis_ask *ask,
+                                            const ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_priv_redis_entry *e = ask->entry;
+    ratelimit_op op = e->req->op;
+    ratelimit_priv_step s;
+    unsigned char tag[8];
+    size_t args = 9;
+    if (op == RATELIMIT_TAKE_UP_TO)
+        args += 2 + 2 * ratelimit_priv_redis_powers(e, NULL);
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, args);
+    ratelimit_priv_redis_put_keys(ask, conn);
+    ratelimit_priv_redis_put_bounds(ask, conn);
+    ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(&e->limit, tag));
+    ratelimit_priv_redis_put_u64(conn, e->limit.parts);
+    if (op == RATELIMIT_REFUND) {
+        ratelimit_priv_redis_put_text(conn, "refund");
+        ratelimit_priv_redis_put_span(conn, e->cost);
+    } else if (op == RATELIMIT_BLOCK) {
+        memset(&s, 0, sizeof s);
+        s.l = &e->limit;
+        ratelimit_priv_redis_put_text(conn, "block");
+        ratelimit_priv_redis_put_span(conn, ratelimit_priv_block(&s, e->req->max_wait_ns));
+    } else {
+        ratelimit_priv_span all = ratelimit_priv_span_of(RATELIMIT_PRIV_REDIS_EXACT - 1, 0);
+        if (e->req->n <= e->limit.burst)
+            (void)ratelimit_priv_cost(&e->limit, e->req->n, &all);
+        ratelimit_priv_redis_put_text(conn, "up_to");
+        ratelimit_priv_redis_put_span(conn, ratelimit_priv_window(&e->limit));
+        ratelimit_priv_redis_put_span(conn, all);
+        (void)ratelimit_priv_redis_powers(e, conn);
+    }
+}
+
+static void ratelimit_priv_redis_build_swap(const ratelimit_priv_redis_ask *ask,
+                                            const ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    bool store = ask->phase == RATELIMIT_PRIV_REDIS_STORE;
+    size_t i;
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_SWAP, ask->keys,
+                                    store ? 1 + 3 * ask->keys : 1);
+    ratelimit_priv_redis_put_keys(ask, conn);
+    ratelimit_priv_redis_put_now(ask, conn);
+    for (i = 0; store && i < ask->count; i++) {
+        const ratelimit_priv_redis_entry *e = &ask->entry[i];
+        if (e->settled || e->unique != i)
+            continue;
+        ratelimit_priv_redis_put_arg(conn, e->old, e->old_len);
+        ratelimit_priv_redis_put_arg(conn, e->put, e->put_len);
+        ratelimit_priv_redis_put_u64(conn, e->ttl_ms);
+    }
+}
+
+static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
+                                       ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self;
+    if (ask->phase == RATELIMIT_PRIV_REDIS_DEL) {
+        ratelimit_priv_redis_put_size(conn, '*', 2);
+        ratelimit_priv_redis_put_text(conn, "DEL");
+        ratelimit_priv_redis_put_keys(ask, conn);
+    } else if (ask->phase != RATELIMIT_PRIV_REDIS_FAST) {
+        ratelimit_priv_redis_build_swap(ask, call, conn);
+    } else if (ask->script == RATELIMIT_PRIV_REDIS_TAKE) {
+        ratelimit_priv_redis_build_take(ask, call, conn);
+    } else if (ask->script == RATELIMIT_PRIV_REDIS_ASK) {
+        ratelimit_priv_redis_build_ask(ask, call, conn);
+    } else {
+        ratelimit_priv_redis_build_give(ask, call, conn);
+    }
+}
+
+/* True if b must be stored where a is, at now. When it was seen need not be, nor that it is full. */
+static bool ratelimit_priv_redis_differs(const ratelimit_bucket *a, const ratelimit_bucket *b,
+                                         uint64_t now)
+{
+    if (!b->rest)
+        return ratelimit_priv_debt(a, now) != 0;
+    return a->full_ns != b->full_ns || (a->rest ^ b->rest) << 16 != 0;
+}
+
+/* A batch of which something was refused: as ratelimit_table_decide says. */
+static void ratelimit_priv_redis_none(ratelimit_priv_redis_ask *ask, uint64_t now)
+{
+    uint64_t longest = 0;
+    size_t i;
+    for (i = 0; i < ask->count; i++)
+        if (ask->entry[i].res->retry_after_ns > longest)
+            longest = ask->entry[i].res->retry_after_ns;
+    for (i = 0; i < ask->count; i++) {
+        ratelimit_priv_redis_entry *e = &ask->entry[i];
+        e->after = e->before;
+        if (!e->res->allowed)
+            continue;
+        if (!e->settled) {
+            ratelimit_bucket copy = ask->entry[e->unique].before;
+            ratelimit_request peek = *e->req;
+            peek.op = RATELIMIT_PEEK;
+            peek.n = 1;
+            (void)ratelimit_priv_decide(&copy, &e->limit, &peek, now, RATELIMIT_STEP_NS, e->res);
+            e->res->status = RATELIMIT_OK;
+        }
+        e->res->allowed = false;
+        e->res->taken = e->res->wait_ns = 0;
+        e->res->retry_after_ns = longest;
+    }
+}
+
+/* Decides all entries on their buckets `before`, at now, into res and `after`. True if some bucket
+ * is to be stored. */
+static bool ratelimit_priv_redis_reply(ratelimit_priv_redis_ask *ask, uint64_t now)
+{
+    bool refused = false, changed = false;
+    size_t i;
+    for (i = 0; i < ask->count; i++)
+        ask->entry[i].after = ask->entry[i].before;
+    for (i = 0; i < ask->count; i++) {
+        ratelimit_priv_redis_entry *e = &ask->entry[i];
+        if (!e->settled)
+            (void)ratelimit_priv_decide(&ask->entry[e->unique].after, &e->limit, e->req, now,
+                                        RATELIMIT_STEP_NS, e->res);
+        refused = refused || !e->res->allowed;
+    }
+    if (ask->all && refused)
+        ratelimit_priv_redis_none(ask, now);
+    for (i = 0; i < ask->count; i++)
+        changed = changed || ratelimit_priv_redis_differs(&ask->entry[i].before,
+                                                          &ask->entry[i].after, now);
+    return changed;
+}
+
+static bool ratelimit_priv_redis_give_up(ratelimit_priv_redis_call *call, const char *why)
+{
+    ratelimit_priv_redis_say(call->r, "%s", why);
+    call->failed = true;
+    return true;
+}
+
+/* Decides on states that came from Redis: reply elements from `first` on. True: done. */
+static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, const redisReply *reply,
+                                           size_t first, const redisReply *time)
+{
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    uint64_t now = ask->r->clock ? ask->now_ns : (uint64_t)time->integer * 1000;
+    size_t i, j = first;
+    if (++ask->tries > 16)
+        return ratelimit_priv_redis_give_up(call, "others changed the key each time (16 tries)");
+    for (i = 0; i < ask->count; i++) {
+        ratelimit_priv_redis_entry *e = &ask->entry[i];
+        const redisReply *state;
+        if (e->settled || e->unique != i)
+            continue;
+        state = j < reply->elements ? reply->element[j++] : NULL;
+        if (!state || state->type != REDIS_REPLY_STRING ||
+            state->len > RATELIMIT_PRIV_REDIS_STATE ||
+            !ratelimit_priv_redis_decode((const unsigned char *)state->str, state->len, &e->before))
+            return ratelimit_priv_redis_give_up(
+                call, "the key holds something else: choose a prefix that nobody uses");
+        memcpy(e->old, state->str, state->len);
+        e->old_len = (uint32_t)state->len;
+    }
+    if (!ratelimit_priv_redis_reply(ask, now))
+        return true;
+    for (i = 0; i < ask->count; i++) {
+        ratelimit_priv_redis_entry *e = &ask->entry[i], *last = e;
+        if (e->settled || e->unique != i)
+            continue;
+        for (j = i; j < ask->count; j++) /* the limit under which it was saved */
+            if (!ask->entry[j].settled && ask->entry[j].unique == i &&
+                ratelimit_priv_rest_code(e->after.rest) == (ask->entry[j].limit.code & 0x7fffff))
+                last = &ask->entry[j];
+        e->put_len = (uint32_t)ratelimit_priv_redis_encode(&e->after, &last->limit, now, e->put);
+        if (!ratelimit_priv_redis_differs(&e->before, &e->after, now)) {
+            memcpy(e->put, e->old, e->old_len);
+            e->put_len = e->old_len;
+        }
+        e->ttl_ms = e->after.rest ? ratelimit_priv_redis_ttl(ask->r, e->after.full_ns - now) : 0;
+    }
+    ask->phase = RATELIMIT_PRIV_REDIS_STORE;
+    return false;
+}
+
+/* The bucket of a debt that a script found, at now; and whether the script stored something. */
+static void ratelimit_priv_redis_found(ratelimit_priv_redis_ask *ask, ratelimit_priv_redis_entry *e,
+                                       uint64_t now, long long ns, long long part)
+{
+    const ratelimit_limit *l = &e->limit;
+    ratelimit_priv_span ahead = ratelimit_priv_span_of((uint64_t)ns, (uint32_t)part), end = {0, 0};
+    ratelimit_op op = e->req->op;
+    memset(&e->before, 0, sizeof e->before);
+    if (ns || part) {
+        e->before.full_ns = now + ahead.ns;
+        e->before.rest = ratelimit_priv_redis_rest((uint64_t)part, l->parts, l->code & 0x7fffff,
+                                                   RATELIMIT_PRIV_LONG);
+    }
+    if (ratelimit_priv_redis_is_window(l)) {
+        end.ns = l->per_ns - now % l->per_ns;
+        ahead = ratelimit_priv_minus(ahead, end, l->parts);
+    }
+    if (ratelimit_priv_redis_is_take(op))
+        e->stored = !e->never && op != RATELIMIT_PEEK && !ratelimit_priv_above(ahead, e->most);
+    else if (op == RATELIMIT_REFUND)
+        e->stored = ns || part;
+    else
+        e->stored = op == RATELIMIT_BLOCK ||
+                    !ratelimit_priv_above(
+                        ratelimit_priv_plus(
+                            ahead, ratelimit_priv_span_of(l->interval_ns, l->interval_part),
+                            l->parts),
+                        ratelimit_priv_window(l));
+    (void)ask;
+}
+
+/* True if a script's all-or-none passed. */
+static bool ratelimit_priv_redis_all_passed(const ratelimit_priv_redis_ask *ask)
+{
+    size_t i;
+    for (i = 0; i < ask->count; i++) {
+        const ratelimit_priv_redis_entry *e = &ask->entry[i];
+        if (!e->settled && !e->stored &&
+            !(e->req->op == RATELIMIT_PEEK && e->res->allowed))
+            return false;
+    }
+    return true;
+}
+
+/* After a script decided: makes the answers, and checks that what they store is what it stored. */
+static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint64_t now)
+{
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    bool changed = ratelimit_priv_redis_reply(ask, now), stored;
+    stored = ask->all ? ratelimit_priv_redis_all_passed(ask) : ask->entry->stored;
+    if (changed && !stored) {
+        ask->phase = RATELIMIT_PRIV_REDIS_LOAD; /* too large for the script */
+        return false;
+    }
+    return true;
+}
+
+static bool ratelimit_priv_redis_odd(ratelimit_priv_redis_call *call)
+{
+    return ratelimit_priv_redis_give_up(call, "Redis sent an answer that makes no sense");
+}
+
+/* The debts in an answer of ask, give or take; time NULL: in none of them is a window. */
+static bool ratelimit_priv_redis_on_fast(ratelimit_priv_redis_call *call, const redisReply *reply)
+{
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    bool give = ask->script == RATELIMIT_PRIV_REDIS_GIVE;
+    size_t i, j = ask->wide, stride = ask->wide || give ? 2 : 1;
+    uint64_t now = ask->r->clock ? ask->now_ns : 0;
+    if (reply->elements != j + ask->keys * stride)
+        return ratelimit_priv_redis_odd(call);
+    for (i = 0; i < reply->elements; i++)
+        if (reply->element[i]->type != REDIS_REPLY_INTEGER || reply->element[i]->integer < 0)
+            return ratelimit_priv_redis_odd(call);
+    if (ask->wide && !ask->r->clock)
+        now = (uint64_t)reply->element[0]->integer * 1000;
+    for (i = 0; i < ask->count; i++) {
+        ratelimit_priv_redis_entry *e = &ask->entry[i];
+        if (e->settled)
+            continue;
+        if (stride == 2 && reply->element[j + 1]->integer >= (long long)e->limit.parts)
+            return ratelimit_priv_redis_odd(call);
+        ratelimit_priv_redis_found(ask, e, now, reply->element[j]->integer,
+                                   stride == 2 ? reply->element[j + 1]->integer : 0);
+        j += stride;
+    }
+    return ratelimit_priv_redis_on_debts(call, now);
+}
+
+static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const redisReply *reply)
+{
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    const redisReply *first;
+    if (ask->phase == RATELIMIT_PRIV_REDIS_DEL ||
+        (ask->phase == RATELIMIT_PRIV_REDIS_STORE && reply->type == REDIS_REPLY_INTEGER)) {
+        if (ask->phase == RATELIMIT_PRIV_REDIS_DEL)
+            (void)ratelimit_priv_redis_reply(ask, 0);
+        return true;
+    }
+    if (reply->type == REDIS_REPLY_INTEGER && ask->script == RATELIMIT_PRIV_REDIS_TAKE &&
+        ask->phase == RATELIMIT_PRIV_REDIS_FAST && reply->integer >= 0) {
+        uint64_t now = ask->r->clock ? ask->now_ns : 0;
+        ratelimit_priv_redis_found(ask, ask->entry, now, reply->integer, 0);
+        return ratelimit_priv_redis_on_debts(call, now);
+    }
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0)
+        return ratelimit_priv_redis_odd(call);
+    first = reply->element[0];
+    if (ask->phase != RATELIMIT_PRIV_REDIS_FAST) /* swap: {now, state, ...} */
+        return first->type == REDIS_REPLY_INTEGER
+                   ? ratelimit_priv_redis_on_states(call, reply, 1, first)
+                   : ratelimit_priv_redis_odd(call);
+    if (first->type == REDIS_REPLY_INTEGER)
+        return ratelimit_priv_redis_on_fast(call, reply);
+    if (reply->elements < 2 || reply->element[1]->type != REDIS_REPLY_INTEGER)
+        return ratelimit_priv_redis_odd(call);
+    return ratelimit_priv_redis_on_states(
+        call, reply, ask->script == RATELIMIT_PRIV_REDIS_ASK ? 2 : 0, reply->element[1]);
+}
+
+/* In a cluster, the slot of all keys of ask; false if there are several. */
+static bool ratelimit_priv_redis_one_slot(const ratelimit_priv_redis_ask *ask, uint32_t *slot)
+{
+    bool found = false;
+    size_t i;
+    for (i = 0; i < ask->count; i++) {
+        const ratelimit_priv_redis_entry *e = &ask->entry[i];
+        uint32_t other;
+        if (e->settled)
+            continue;
+        other = ratelimit_priv_redis_slot(ask->r, e->req->key, e->req->key_len);
+        if (found && other != *slot)
+            return false;
+        *slot = other;
+        found = true;
+    }
+    return true;
+}
+
+/* Makes ask of count entries ready to be sent; false if all is settled already. */
+static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_ask *ask,
+                                       ratelimit_priv_redis_call *call,
+                                       ratelimit_priv_redis_entry *entry, size_t count, bool all,
+                                       uint64_t now_ns)
+{
+    bool bad = false;
+    size_t i;
+    memset(ask, 0, sizeof *ask);
+    memset(call, 0, sizeof *call);
+    ask->r = call->r = r;
+    ask->entry = entry;
+    ask->count = count;
+    ask->all = all;
+    ask->now_ns = now_ns;
+    ratelimit_priv_redis_unify(ask);
+    call->done = true;
+    if (!ask->keys) {
+        if (all)
+            (void)ratelimit_priv_redis_reply(ask, 0);
+        return false;
+    }
+    if (r->cluster && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
+        ratelimit_priv_redis_say(r, "all-or-none needs its keys in one slot of the cluster: put "
+                                    "what they share in braces, as in \"{alice}:login\" and "
+                                    "\"{alice}:api\"");
+        for (i = 0; i < count; i++)
+            ratelimit_priv_answer(entry[i].res, RATELIMIT_UNSUPPORTED);
+        return false;
+    }
+    for (i = 0; i < count; i++) /* a mistake in a batch: the others are only looked at */
+        bad = bad || (entry[i].settled && !entry[i].res->allowed);
+    for (i = 0; i < count; i++)
+        entry[i].never = entry[i].never || bad;
+    ratelimit_priv_redis_choose(ask);
+    call->self = ask;
+    call->build = ratelimit_priv_redis_build;
+    call->answer = ratelimit_priv_redis_answer;
+    call->done = false;
+    return true;
+}
+
+/* What one decision needs in memory, for one request on the stack, for more on the heap. */
+typedef struct ratelimit_priv_redis_work {
+    ratelimit_priv_redis_entry entry;
+    ratelimit_priv_redis_ask ask;
+    ratelimit_priv_redis_call call;
+} ratelimit_priv_redis_work;
+
+static void ratelimit_priv_redis_decide_some(ratelimit_redis *r, const ratelimit_request *req,
+                                             ratelimit_result *res, size_t count,
+                                             ratelimit_mode mode, uint64_t now_ns,
+                                             uint64_t deadline)
+{
+    ratelimit_priv_redis_work one;
+    ratelimit_priv_redis_entry *entry = &one.entry;
+    ratelimit_priv_redis_ask *ask = &one.ask;
+    ratelimit_priv_redis_call *call = &one.call;
+    size_t i, calls = mode == RATELIMIT_ALL ? 1 : count;
+    bool any = false;
+    void *memory = NULL;
+    if (count > 1) {
+        memory = malloc(count * sizeof *entry + calls * (sizeof *ask + sizeof *call));
+        if (!memory) {
+            ratelimit_priv_redis_say(r, "out of memory");
+            ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
+            return;
+        }
+        entry = (ratelimit_priv_redis_entry *)memory;
+        ask = (ratelimit_priv_redis_ask *)(void *)(entry + count);
+        call = (ratelimit_priv_redis_call *)(void *)(ask + calls);
+    }
+    for (i = 0; i < count; i++)
+        ratelimit_priv_redis_prepare(&entry[i], &req[i], &res[i]);
+    for (i = 0; i < calls; i++)
+        any = ratelimit_priv_redis_start(r, &ask[i], &call[i], &entry[i], count / calls,
+                                         mode == RATELIMIT_ALL, now_ns) ||
+              any;
+    if (any)
+        ratelimit_priv_redis_run(call, calls, deadline);
+    for (i = 0; i < count; i++)
+        if (call[calls == 1 ? 0 : i].failed)
+            ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
+    free(memory);
+}
+
+static void ratelimit_priv_redis_decide(void *self, const ratelimit_request *req,
+                                        ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    enum { MOST = 1024 };
+    ratelimit_redis *r = (ratelimit_redis *)self;
+    uint64_t now_ns, deadline;
+    size_t some;
+    if (!res || !count)
+        return;
+    if (!r || !req || (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
+        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+        return;
+    }
+    ratelimit_priv_redis_after_fork(r);
+    now_ns = r->clock ? r->clock(r->clock_self) : 0;
+    if (now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT) {
+        ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
+        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
+        return;
+    }
+    deadline = ratelimit_priv_redis_deadline(r);
+    for (; count; req += some, res += some, count -= some) {
+        some = count < MOST || mode == RATELIMIT_ALL ? count : MOST;
+        ratelimit_priv_redis_decide_some(r, req, res, some, mode, now_ns, deadline);
+    }
+}
+
+static void ratelimit_priv_redis_close(void *self)
+{
+    ratelimit_redis_close((ratelimit_redis *)self);
+}
+
+RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r)
+{
+    ratelimit_store store;
+    memset(&store, 0, sizeof store);
+    store.self = r;
+    store.decide = ratelimit_priv_redis_decide;
+    store.close = ratelimit_priv_redis_close;
+    return store;
+}
+
+/* ---- >>implementation: open and close -------------------------------------------------------- */
+
+/* A copy of text, NULL for NULL; *good turns false if there is no memory. */
+static char *ratelimit_priv_redis_copy(const char *text, bool *good)
+{
+    char *copy;
+    if (!text)
+        return NULL;
+    copy = (char *)malloc(strlen(text) + 1);
+    if (copy)
+        memcpy(copy, text, strlen(text) + 1);
+    else
+        *good = false;
+    return copy;
+}
+
+static bool ratelimit_priv_redis_good_options(const ratelimit_redis_options *o)
+{
+    return o->port >= 0 && o->port < 65536 && o->database >= 0 && !(o->cluster && o->database) &&
+           !(o->cluster && o->unix_path) && !(o->user && !o->password) &&
+           (!o->unix_path || (*o->unix_path && strlen(o->unix_path) < 104)) &&
+           !(o->ttl_max_ms && o->ttl_min_ms > o->ttl_max_ms) &&
+           o->ttl_min_ms < RATELIMIT_PRIV_REDIS_EXACT && o->ttl_max_ms < RATELIMIT_PRIV_REDIS_EXACT;
+}
+
+static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_options *o)
+{
+    const char *host = o->host ? o->host : "127.0.0.1";
+    bool good = true;
+    unsigned i;
+    r->pid = getpid();
+    r->unix_path = ratelimit_priv_redis_copy(o->unix_path, &good);
+    r->user = ratelimit_priv_redis_copy(o->user, &good);
+    r->password = ratelimit_priv_redis_copy(o->password, &good);
+    r->prefix = ratelimit_priv_redis_copy(o->prefix ? o->prefix : "ratelimit:", &good);
+    r->prefix_len = r->prefix ? strlen(r->prefix) : 0;
+    r->database = o->database;
+    r->connect_timeout_ns = RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 100);
+    r->timeout_ns = RATELIMIT_MILLISECOND * (o->timeout_ms ? o->timeout_ms : 100);
+    r->cool_down_ns = RATELIMIT_MILLISECOND * (o->cool_down_ms ? o->cool_down_ms : 500);
+    r->pool_size = o->pool_size ? o->pool_size : 16;
+    r->ttl_min_ms = o->ttl_min_ms;
+    r->ttl_max_ms = o->ttl_max_ms;
+    r->cluster = o->cluster;
+    r->clock = o->clock;
+    r->clock_self = o->clock_self;
+    for (i = 0; i < RATELIMIT_PRIV_REDIS_SCRIPTS; i++)
+        ratelimit_priv_redis_sha1(ratelimit_priv_redis_script[i], r->sha[i]);
+    if (!ratelimit_priv_redis_node_at(r, host, strlen(host), o->port ? o->port : 6379))
+        return false;
+    if (o->cluster)
+        r->slots = (ratelimit_priv_redis_node **)calloc(RATELIMIT_PRIV_REDIS_SLOTS, sizeof *r->slots);
+    return good && (r->slots || !o->cluster);
+}
+
+RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
+                                                    ratelimit_status *status_or_null)
+{
+    ratelimit_redis_options none;
+    ratelimit_status spare, *status = status_or_null ? status_or_null : &spare;
+    ratelimit_redis *r;
+    memset(&none, 0, sizeof none);
+    *status = RATELIMIT_BAD_ARGUMENT;
+    if (!options)
+        options = &none;
+    if (!ratelimit_priv_redis_good_options(options))
+        return NULL;
+    *status = RATELIMIT_NO_MEMORY;
+    r = (ratelimit_redis *)calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    ratelimit_priv_redis_init_lock(r);
+    if (!ratelimit_priv_redis_fill(r, options)) {
+        ratelimit_redis_close(r);
+        return NULL;
+    }
+    *status = RATELIMIT_OK;
+    return r;
+}
+
+static void ratelimit_priv_redis_build_ping(ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    (void)call;
+    ratelimit_priv_redis_put(conn, "*1\r\n$4\r\nPING\r\n", 14);
+}
+
+static bool ratelimit_priv_redis_answer_ping(ratelimit_priv_redis_call *call,
+                                             const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_STATUS || ratelimit_priv_redis_odd(call);
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_ping(ratelimit_redis *r)
+{
+    ratelimit_priv_redis_call call;
+    if (!r)
+        return RATELIMIT_BAD_ARGUMENT;
+    ratelimit_priv_redis_after_fork(r);
+    memset(&call, 0, sizeof call);
+    call.r = r;
+    call.build = ratelimit_priv_redis_build_ping;
+    call.answer = ratelimit_priv_redis_answer_ping;
+    ratelimit_priv_redis_run(&call, 1, ratelimit_priv_redis_deadline(r));
+    return call.failed ? RATELIMIT_STORE_FAILED : RATELIMIT_OK;
+}
+
+RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
+{
+    if (!r)
+        return;
+    ratelimit_priv_redis_after_fork(r);
+    while (r->nodes) {
+        ratelimit_priv_redis_node *node = r->nodes;
+        r->nodes = node->next;
+        ratelimit_priv_redis_drop_idle(node);
+        free(node->host);
+        free(node);
+    }
+    free(r->slots);
+    free(r->unix_path);
+    free(r->user);
+    free(r->password);
+    free(r->prefix);
+    pthread_cond_destroy(&r->freed);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+#  ifdef __cplusplus
+}
+#    if defined(__GNUC__)
+#      pragma GCC diagnostic pop
+#    endif
+#  endif
+#endif /* RATELIMIT_REDIS_IMPLEMENTATION */
+
+/* CHANGES
+
+   1.0.0 (2026-11-28) First version.
+
+
+   LICENCE
+
+   As ratelimit.h: MIT or public domain, whichever you prefer; both texts stand at its end.
+*/
