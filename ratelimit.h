@@ -1154,7 +1154,7 @@ static uint64_t ratelimit_priv_fraction(uint64_t r, uint64_t d, int bits, bool *
 
 /* The interval as whole ns and a fraction of at most 24 bits below the line; false if that is off
  * by over 1 in a million. */
-static bool ratelimit_priv_interval(ratelimit_limit *l)
+static bool ratelimit_priv_make_interval(ratelimit_limit *l)
 {
     uint64_t a = l->tokens, b = l->per_ns, r, d;
     bool rest;
@@ -1198,7 +1198,7 @@ static ratelimit_limit ratelimit_priv_make(uint32_t kind, uint64_t tokens, uint6
     l.tokens = tokens;
     l.per_ns = per_ns;
     l.burst = burst;
-    if (!ratelimit_priv_interval(&l) ||
+    if (!ratelimit_priv_make_interval(&l) ||
         (l.interval_ns && burst > RATELIMIT_PRIV_MAX / l.interval_ns))
         goto bad;
     r = l.interval_part;
@@ -1697,11 +1697,6 @@ static inline ratelimit_priv_span ratelimit_priv_window(const ratelimit_limit *l
     return ratelimit_priv_span_of(l->window_ns, l->window_part);
 }
 
-static inline uint64_t ratelimit_priv_ceil(ratelimit_priv_span span)
-{
-    return span.ns + (span.part != 0);
-}
-
 /* f/d as F, by a multiplication with the limit's inverse of d; the estimate is F or F - 1. */
 static inline uint64_t ratelimit_priv_pack(uint32_t part, const ratelimit_limit *l)
 {
@@ -1735,32 +1730,26 @@ static bool ratelimit_priv_cost(const ratelimit_limit *l, uint64_t n, ratelimit_
     return true;
 }
 
-/* How many whole tokens fit in span, which is at most the window: floor((ns d + part) / (interval
- * d)). */
+/* How many whole tokens fit in span: floor((ns d + part) / (interval d)). ns d may need 86 bits, so
+ * where it does the product is made bit by bit, taking out whole intervals (at most 2^62). */
 static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_span span)
 {
-    uint64_t d = l->parts, whole = l->interval_ns * d + l->interval_part, rest, count;
-    uint32_t bit;
+    uint64_t d = l->parts, interval = l->interval_ns * d + l->interval_part;
+    uint64_t count, low = 0, rest = 0, bit;
     if (d == 1)
-        return span.ns / whole;
+        return span.ns / interval;
     if (span.ns < UINT64_C(1) << 39)
-        return (span.ns * d + span.part) / whole;
-    /* ns d may need 86 bits: multiply bit by bit, taking out whole intervals (at most 2^62). */
-    count = span.ns / whole * d;
-    span.ns %= whole;
-    rest = 0;
-    {
-        uint64_t low = 0;
-        for (bit = RATELIMIT_PRIV_PARTS; bit; bit >>= 1) {
-            low <<= 1;
-            rest = 2 * rest + (d & bit ? span.ns : 0);
-            while (rest >= whole) {
-                rest -= whole;
-                low++;
-            }
+        return (span.ns * d + span.part) / interval;
+    count = span.ns / interval * d;
+    for (bit = RATELIMIT_PRIV_PARTS; bit; bit >>= 1) {
+        low <<= 1;
+        rest = 2 * rest + (d & bit ? span.ns % interval : 0);
+        while (rest >= interval) {
+            rest -= interval;
+            low++;
         }
-        return count + low + (rest + span.part) / whole;
     }
+    return count + low + (rest + span.part) / interval;
 }
 
 /* How far ahead of now the bucket is full. Bits that make no sense (a damaged table) give some
@@ -1779,16 +1768,29 @@ static ratelimit_priv_span ratelimit_priv_ahead(const ratelimit_bucket *b, const
     return ahead;
 }
 
-/* The bucket's debt is `ahead` of a time at which it was charged at another interval: the same
- * tokens at the new one. The remembered interval has 16 bits, so up to 30,000 whole tokens come out
- * whole and exact. */
-static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, ratelimit_priv_span ahead,
+static inline bool ratelimit_priv_in_flight(const ratelimit_bucket *b)
+{
+    return (b->rest >> 39 & 127) == RATELIMIT_PRIV_FLIGHT;
+}
+
+/* ns until a bucket of whatever limit is full, rounded up; 0 if it is. */
+static inline uint64_t ratelimit_priv_debt(const ratelimit_bucket *b, uint64_t now)
+{
+    bool top = (b->rest & RATELIMIT_PRIV_TOP) != 0;
+    if (b->rest == 0 || (!top && b->full_ns < now))
+        return 0;
+    return b->full_ns - now + ((b->rest & 0xffffff) != 0 && !ratelimit_priv_in_flight(b));
+}
+
+/* A debt of ns and the fraction in rest, charged at another interval: the same tokens at l's. What is remembered of the old
+ * interval is m x 2^e ns, m of 17 bits, its last bit half a unit, so that up to 30,000 tokens spent
+ * come out whole. */
+static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, uint64_t ns,
                                                   const ratelimit_limit *l)
 {
     unsigned code = ratelimit_priv_rest_code(rest);
-    int e = (int)(code >> 15 & 127) - 40 - 16,
-        shift; /* the old interval is m x 2^e ns, m 17 bits, the last one half */
-    uint64_t m = (UINT64_C(1) << 16) + 2 * (code & 0x7fff) + 1, v = ahead.ns, whole, part, near;
+    int e = (int)(code >> 15 & 127) - 40 - 16, shift;
+    uint64_t m = (UINT64_C(1) << 16) + 2 * (code & 0x7fff) + 1, v = ns, whole, part, near;
     ratelimit_priv_span debt;
     if (v < UINT64_C(1) << 40) { /* a short debt: with its fraction */
         v = v << 24 | (rest & 0xffffff);
@@ -1797,16 +1799,14 @@ static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, ratelimit_priv_
     if (v == 0)
         return ratelimit_priv_span_of(0, 0);
     shift = 63 - (int)ratelimit_priv_log2(v);
-    v = (v << shift) / m; /* tokens spent are v x 2^-shift, v below 2^48 */
+    v = (v << shift) / m; /* below 2^48; the tokens spent are v x 2^-shift ... */
     shift += e;
     if (shift <= 0)
         return ratelimit_priv_window(l);
-    whole = shift < 64 ? v >> shift : 0;
-    part = shift <= 32  ? v << (32 - shift) & UINT32_MAX
-           : shift < 96 ? v >> (shift - 32) & UINT32_MAX
-                        : 0;
-    near = whole + 2 < 0x7ffe ? (whole + 2) << 16
-                              : UINT64_C(1) << 31; /* how far off the old interval may make it */
+    whole = shift < 64 ? v >> shift : 0; /* ... that is whole + part x 2^-32 */
+    part = shift <= 32 ? v << (32 - shift) : shift < 96 ? v >> (shift - 32) : 0;
+    part &= UINT32_MAX;
+    near = whole < 0x7ffc ? (whole + 2) << 16 : UINT64_C(1) << 31; /* m may be off by so much */
     if (part >= (UINT64_C(1) << 32) - near) {
         whole++;
         part = 0;
@@ -1815,7 +1815,7 @@ static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, ratelimit_priv_
     }
     if (whole >= l->burst || !ratelimit_priv_cost(l, whole, &debt))
         return ratelimit_priv_window(l);
-    if (part) /* rounded up: each of the three terms dropped is below 1 ns */
+    if (part) /* rounded up: what is dropped is below 2 ns */
         debt.ns +=
             (l->interval_ns >> 32) * part + (((l->interval_ns & UINT32_MAX) * part) >> 32) + 2;
     return ratelimit_priv_above(debt, ratelimit_priv_window(l)) ? ratelimit_priv_window(l) : debt;
@@ -1856,186 +1856,233 @@ static void ratelimit_priv_unlimited(const ratelimit_request *q, ratelimit_resul
     out->taken = q->op == RATELIMIT_PEEK || q->op == RATELIMIT_RESET ? 0 : q->n;
 }
 
-/* One decision being made: where the bucket stands, and what the request would cost. */
+/* One decision being made: where the bucket stands, what is asked for, what comes of it. */
 typedef struct ratelimit_priv_step {
     const ratelimit_limit *l;
-    ratelimit_priv_span debt, cost;
-    uint64_t to_end; /* fixed window: ns to its end, else 0 */
-    bool over;       /* debt + cost is above the window */
-    bool fits;       /* cost fits in a span */
-    bool dirty;      /* debt must be stored though nothing is taken */
+    ratelimit_priv_span debt, cost; /* cost is of n tokens */
+    uint64_t to_end;                /* fixed window: ns to its end, else 0 */
+    uint64_t n, taken, wait;
+    bool fits;  /* cost fits in a span */
+    bool over;  /* debt + cost is above the window */
+    bool dirty; /* debt must be stored though nothing is taken */
 } ratelimit_priv_step;
+
+static void ratelimit_priv_weigh(ratelimit_priv_step *s)
+{
+    ratelimit_priv_span sum = ratelimit_priv_plus(s->debt, s->cost, s->l->parts);
+    s->over = !s->fits || ratelimit_priv_above(sum, ratelimit_priv_window(s->l));
+}
+
+/* May cost be added at all? No debt is longer than RATELIMIT_PRIV_LONG. */
+static bool ratelimit_priv_bearable(const ratelimit_priv_step *s)
+{
+    ratelimit_priv_span sum = ratelimit_priv_plus(s->debt, s->cost, s->l->parts);
+    return s->fits && !ratelimit_priv_above(sum, ratelimit_priv_span_of(RATELIMIT_PRIV_LONG, 0));
+}
+
+/* The clock was set back by more than step_ns since the bucket was seen, and that is in the way: the
+ * debt is what it was then, at most the window. */
+static void ratelimit_priv_forgive(ratelimit_priv_step *s, uint64_t ahead, uint64_t seen,
+                                   uint64_t step_ns)
+{
+    if (!s->over || ahead <= seen || ahead - seen <= step_ns)
+        return;
+    if (ratelimit_priv_above(s->debt, ratelimit_priv_window(s->l)))
+        s->debt = ratelimit_priv_window(s->l);
+    if (!s->dirty && s->debt.ns >= seen) /* not if seen is a debt at another interval */
+        s->debt = ratelimit_priv_span_of(seen, 0);
+    s->dirty = true;
+    ratelimit_priv_weigh(s);
+}
 
 static void ratelimit_priv_look(ratelimit_priv_step *s, const ratelimit_bucket *b,
                                 const ratelimit_limit *l, uint64_t n, uint64_t now,
                                 uint64_t step_ns)
 {
-    ratelimit_priv_span end = {0, 0}, ahead = ratelimit_priv_ahead(b, l, now);
-    bool window = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+    ratelimit_priv_span ahead = ratelimit_priv_ahead(b, l, now);
+    uint32_t code = ratelimit_priv_rest_code(b->rest);
+    uint64_t old = ahead.ns;
+    bool owes;
+    memset(s, 0, sizeof *s);
     s->l = l;
-    s->to_end = end.ns = window ? l->per_ns - now % l->per_ns : 0;
-    s->debt = ahead;
-    s->dirty = false;
+    s->n = n;
     s->fits = ratelimit_priv_cost(l, n, &s->cost);
-    if (ahead.ns || ahead.part) {
-        bool other = ratelimit_priv_rest_code(b->rest) != (l->code & 0x7fffff);
-        if (window && ratelimit_priv_rest_code(b->rest) >>
-                          22) /* from a window, whose end is taken to be the same */
-            s->debt = ratelimit_priv_minus(ahead, end, l->parts);
-        if (other) {
-            s->debt = ratelimit_priv_rescale(b->rest, s->debt, l);
-            s->dirty = true;
+    s->debt = ahead;
+    owes = ratelimit_priv_debt(b, now) != 0;
+    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
+        s->to_end = l->per_ns - now % l->per_ns;
+        if (code >> 22) { /* it was a window before, too: of the same period, one must take it */
+            s->debt = ratelimit_priv_minus(ahead, ratelimit_priv_span_of(s->to_end, 0), l->parts);
+            owes = owes && ahead.ns >= s->to_end;
+            old -= s->to_end;
         }
     }
-    s->over = !s->fits || ratelimit_priv_above(ratelimit_priv_plus(s->debt, s->cost, l->parts),
-                                               ratelimit_priv_window(l));
-    if (s->over && ahead.ns > ratelimit_priv_seen(b->rest) &&
-        ahead.ns - ratelimit_priv_seen(b->rest) > step_ns) {
-        /* The clock was set back. Never below what the debt was, never above the window. */
-        ratelimit_priv_span then = ratelimit_priv_span_of(ratelimit_priv_seen(b->rest), 0);
-        if (ratelimit_priv_above(s->debt, ratelimit_priv_window(l)))
-            s->debt = ratelimit_priv_window(l);
-        if (!s->dirty && ratelimit_priv_above(s->debt, then))
-            s->debt = then;
+    if (owes && code != (l->code & 0x7fffff)) {
+        s->debt = ratelimit_priv_rescale(b->rest, old, l);
         s->dirty = true;
-        s->over = !s->fits || ratelimit_priv_above(ratelimit_priv_plus(s->debt, s->cost, l->parts),
-                                                   ratelimit_priv_window(l));
     }
+    ratelimit_priv_weigh(s);
+    ratelimit_priv_forgive(s, ahead.ns, ratelimit_priv_seen(b->rest), step_ns);
 }
 
 static void ratelimit_priv_save(const ratelimit_priv_step *s, ratelimit_bucket *b, uint64_t now)
 {
     uint64_t ahead = s->debt.ns + s->to_end;
-    if (s->debt.ns == 0 && s->debt.part == 0) {
-        memset(b, 0, sizeof *b);
+    memset(b, 0, sizeof *b);
+    if (s->debt.ns == 0 && s->debt.part == 0)
         return;
-    }
     b->full_ns = now + ahead;
     b->rest = ratelimit_priv_pack(s->debt.part, s->l) | (uint64_t)(s->l->code & 0x7fffff) << 24 |
               ratelimit_priv_seen_code(ahead) << 48 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
 }
 
-/* ns until debt + cost is within the window; a fixed window gives nothing back before its end. */
-static uint64_t ratelimit_priv_until(const ratelimit_priv_step *s, ratelimit_priv_span cost)
+/* Notes that a bucket was seen by a request that changed nothing, once in a while. */
+static void ratelimit_priv_note(const ratelimit_priv_step *s, ratelimit_bucket *b)
 {
-    const ratelimit_limit *l = s->l;
-    uint64_t ns = ratelimit_priv_ceil(ratelimit_priv_minus(
-        ratelimit_priv_plus(s->debt, cost, l->parts), ratelimit_priv_window(l), l->parts));
-    return ns && s->to_end ? s->to_end + (ns - 1) / l->per_ns * l->per_ns : ns;
+    uint64_t ahead = s->debt.ns + s->to_end, seen = ratelimit_priv_seen(b->rest);
+    if (s->debt.ns && seen > ahead && seen - ahead > RATELIMIT_PRIV_NOTE)
+        b->rest = b->rest << 16 >> 16 | ratelimit_priv_seen_code(ahead) << 48;
 }
 
-static void ratelimit_priv_report(const ratelimit_priv_step *s, ratelimit_status status,
-                                  uint64_t taken, ratelimit_result *out)
+/* ns until a debt is gone; a fixed window gives nothing back before its end. */
+static uint64_t ratelimit_priv_time(const ratelimit_priv_step *s, ratelimit_priv_span debt)
 {
-    uint64_t reset = ratelimit_priv_ceil(s->debt);
-    ratelimit_priv_answer(out, status);
-    out->limit = s->l->burst;
-    out->remaining = ratelimit_priv_count(
+    uint64_t ns = debt.ns + (debt.part != 0);
+    return ns && s->to_end ? s->to_end + (ns - 1) / s->l->per_ns * s->l->per_ns : ns;
+}
+
+/* ns until debt + cost is within the window. */
+static uint64_t ratelimit_priv_until(const ratelimit_priv_step *s, ratelimit_priv_span cost)
+{
+    ratelimit_priv_span sum = ratelimit_priv_plus(s->debt, cost, s->l->parts);
+    return ratelimit_priv_time(s,
+                               ratelimit_priv_minus(sum, ratelimit_priv_window(s->l), s->l->parts));
+}
+
+static uint64_t ratelimit_priv_remaining(const ratelimit_priv_step *s)
+{
+    return ratelimit_priv_count(
         s->l, ratelimit_priv_minus(ratelimit_priv_window(s->l), s->debt, s->l->parts));
-    out->taken = taken;
-    out->reset_after_ns =
-        reset && s->to_end ? s->to_end + (reset - 1) / s->l->per_ns * s->l->per_ns : reset;
-    if (status == RATELIMIT_NEVER)
-        out->retry_after_ns = RATELIMIT_FOREVER;
-    else if (status != RATELIMIT_OK)
-        out->retry_after_ns = ratelimit_priv_until(s, s->cost);
+}
+
+static ratelimit_priv_span ratelimit_priv_interval(const ratelimit_limit *l)
+{
+    return ratelimit_priv_span_of(l->interval_ns, l->interval_part);
 }
 
 /* The debt that makes a take of one pass ns from now and not before. */
 static ratelimit_priv_span ratelimit_priv_block(const ratelimit_priv_step *s, uint64_t ns)
 {
-    ratelimit_priv_span debt = ratelimit_priv_window(s->l);
+    const ratelimit_limit *l = s->l;
+    ratelimit_priv_span debt = ratelimit_priv_window(l);
     if (!s->to_end) {
-        debt = ratelimit_priv_minus(
-            debt, ratelimit_priv_span_of(s->l->interval_ns, s->l->interval_part), s->l->parts);
+        debt = ratelimit_priv_minus(debt, ratelimit_priv_interval(l), l->parts);
         debt.ns += ns;
     } else if (ns > s->to_end) {
-        debt.ns += (ns - s->to_end - 1) / s->l->per_ns * s->l->per_ns + s->l->per_ns;
+        debt.ns += (ns - s->to_end - 1) / l->per_ns * l->per_ns + l->per_ns;
     }
     return debt;
 }
 
-/* Any request on a bucket whose limit is good and has buckets. Changes *b only as the comments of
- * the operations say. */
+/* Take, peek and reserve: may n tokens be had, now or (reserve) within max_wait_ns? */
+static ratelimit_status ratelimit_priv_may(ratelimit_priv_step *s, const ratelimit_request *q)
+{
+    if (s->n > s->l->burst)
+        return RATELIMIT_NEVER;
+    if (!s->over)
+        return RATELIMIT_OK;
+    if (q->op != RATELIMIT_RESERVE)
+        return RATELIMIT_DENIED;
+    s->wait = ratelimit_priv_until(s, s->cost);
+    return s->wait <= q->max_wait_ns && ratelimit_priv_bearable(s) ? RATELIMIT_OK
+                                                                   : RATELIMIT_TIMEOUT;
+}
+
+/* What the operation does to the debt. */
+static ratelimit_status ratelimit_priv_apply(ratelimit_priv_step *s, const ratelimit_request *q)
+{
+    ratelimit_status status = RATELIMIT_OK;
+    ratelimit_priv_span to = {0, 0};
+    switch (q->op) {
+    case RATELIMIT_TAKE_UP_TO: /* so far n is 1 */
+        if (s->over)
+            return RATELIMIT_DENIED;
+        s->taken = ratelimit_priv_remaining(s);
+        s->taken = s->taken < q->n ? s->taken : q->n;
+        s->fits = ratelimit_priv_cost(s->l, s->taken, &s->cost);
+        break;
+    case RATELIMIT_CHARGE:
+        if (!ratelimit_priv_bearable(s))
+            return RATELIMIT_NEVER;
+        s->taken = s->n;
+        break;
+    case RATELIMIT_REFUND:
+        to = s->fits ? ratelimit_priv_minus(s->debt, s->cost, s->l->parts) : to;
+        break;
+    case RATELIMIT_BLOCK:
+        to = ratelimit_priv_block(s, q->max_wait_ns);
+        to = ratelimit_priv_above(to, s->debt) ? to : s->debt;
+        break;
+    case RATELIMIT_RESET:
+        break;
+    case RATELIMIT_TAKE:
+    case RATELIMIT_PEEK:
+    case RATELIMIT_RESERVE:
+    default:
+        status = ratelimit_priv_may(s, q);
+        s->taken = status == RATELIMIT_OK && q->op != RATELIMIT_PEEK ? s->n : 0;
+    }
+    if (s->taken) {
+        s->debt = ratelimit_priv_plus(s->debt, s->cost, s->l->parts);
+    } else if (q->op >= RATELIMIT_REFUND) {
+        s->debt = to;
+        s->dirty = true;
+    }
+    return status;
+}
+
+static void ratelimit_priv_report(const ratelimit_priv_step *s, ratelimit_op op,
+                                  ratelimit_status status, ratelimit_result *out)
+{
+    ratelimit_priv_answer(out, status);
+    out->limit = s->l->burst;
+    out->remaining = ratelimit_priv_remaining(s);
+    out->taken = op == RATELIMIT_REFUND ? s->n : s->taken;
+    out->reset_after_ns = ratelimit_priv_time(s, s->debt);
+    if (status == RATELIMIT_NEVER)
+        out->retry_after_ns = RATELIMIT_FOREVER;
+    else if (status != RATELIMIT_OK)
+        out->retry_after_ns = ratelimit_priv_until(s, s->cost);
+    if (op == RATELIMIT_CHARGE || op == RATELIMIT_BLOCK)
+        out->wait_ns = ratelimit_priv_until(s, ratelimit_priv_interval(s->l));
+    else if (status == RATELIMIT_OK)
+        out->wait_ns = s->wait;
+}
+
+/* The tokens that are weighed before the operation does its work. */
+static uint64_t ratelimit_priv_tokens(const ratelimit_request *q)
+{
+    bool one = q->n == 0 || q->op == RATELIMIT_TAKE_UP_TO || q->op >= RATELIMIT_BLOCK;
+    return one ? 1 : q->n;
+}
+
+/* Any request on a bucket, its limit being good and not unlimited. */
 static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_limit *l,
                                   const ratelimit_request *q, uint64_t now, uint64_t step_ns,
                                   ratelimit_result *out)
 {
-    static const ratelimit_priv_span none = {0, 0};
     ratelimit_priv_step s;
-    ratelimit_status status = RATELIMIT_OK;
-    uint64_t n = q->op == RATELIMIT_BLOCK || q->op == RATELIMIT_RESET || q->n == 0 ||
-                         q->op == RATELIMIT_TAKE_UP_TO
-                     ? 1
-                     : q->n;
-    uint64_t taken = 0, wait = 0;
-    ratelimit_priv_look(&s, b, l, n, now, step_ns);
-    switch (q->op) {
-    case RATELIMIT_TAKE:
-    case RATELIMIT_PEEK:
-    case RATELIMIT_RESERVE:
-        if (n > l->burst) {
-            status = RATELIMIT_NEVER;
-        } else if (s.over) {
-            status = q->op == RATELIMIT_RESERVE ? RATELIMIT_TIMEOUT : RATELIMIT_DENIED;
-            if (q->op == RATELIMIT_RESERVE &&
-                (wait = ratelimit_priv_until(&s, s.cost)) <= q->max_wait_ns &&
-                s.debt.ns <= RATELIMIT_PRIV_LONG - RATELIMIT_PRIV_MAX - 1)
-                status = RATELIMIT_OK;
-        }
-        taken = status == RATELIMIT_OK && q->op != RATELIMIT_PEEK ? n : 0;
-        break;
-    case RATELIMIT_TAKE_UP_TO:
-        if (s.over) {
-            status = RATELIMIT_DENIED;
-        } else {
-            taken = ratelimit_priv_count(
-                l, ratelimit_priv_minus(ratelimit_priv_window(l), s.debt, l->parts));
-            taken = taken < q->n ? taken : q->n;
-            ratelimit_priv_cost(l, taken, &s.cost);
-        }
-        break;
-    case RATELIMIT_CHARGE:
-        if (!s.fits || s.cost.ns >= RATELIMIT_PRIV_LONG - s.debt.ns)
-            status = RATELIMIT_NEVER;
+    ratelimit_status status;
+    ratelimit_priv_look(&s, b, l, ratelimit_priv_tokens(q), now, step_ns);
+    status = ratelimit_priv_apply(&s, q);
+    if (q->op != RATELIMIT_PEEK) {
+        if (s.taken || s.dirty)
+            ratelimit_priv_save(&s, b, now);
         else
-            taken = n;
-        break;
-    case RATELIMIT_REFUND:
-        s.debt = s.fits ? ratelimit_priv_minus(s.debt, s.cost, l->parts) : none;
-        s.dirty = true;
-        break;
-    case RATELIMIT_BLOCK: {
-        ratelimit_priv_span block = ratelimit_priv_block(&s, q->max_wait_ns);
-        if (ratelimit_priv_above(block, s.debt))
-            s.debt = block;
-        s.dirty = true;
-        break;
+            ratelimit_priv_note(&s, b);
     }
-    case RATELIMIT_RESET:
-        s.debt = none;
-        s.dirty = true;
-        break;
-    }
-    if (taken)
-        s.debt = ratelimit_priv_plus(s.debt, s.cost, l->parts);
-    if (q->op == RATELIMIT_PEEK) {
-        /* nothing is stored */
-    } else if (taken || s.dirty) {
-        ratelimit_priv_save(&s, b, now);
-    } else if (s.debt.ns) {
-        uint64_t ahead = s.debt.ns + s.to_end, seen = ratelimit_priv_seen(b->rest);
-        if (seen > ahead && seen - ahead > RATELIMIT_PRIV_NOTE)
-            b->rest = (b->rest & ~(UINT64_C(0xffff) << 48)) | ratelimit_priv_seen_code(ahead) << 48;
-    }
-    if (out) {
-        ratelimit_priv_report(&s, status, q->op == RATELIMIT_REFUND ? n : taken, out);
-        if (q->op == RATELIMIT_CHARGE || q->op == RATELIMIT_BLOCK)
-            out->wait_ns =
-                ratelimit_priv_until(&s, ratelimit_priv_span_of(l->interval_ns, l->interval_part));
-        if (q->op == RATELIMIT_RESERVE && status == RATELIMIT_OK)
-            out->wait_ns = wait;
-    }
+    if (out)
+        ratelimit_priv_report(&s, q->op, status, out);
     return status == RATELIMIT_OK;
 }
 
@@ -2073,10 +2120,11 @@ static void ratelimit_priv_quick_report(const ratelimit_bucket *b, const ratelim
                                         uint64_t now, ratelimit_result *out)
 {
     ratelimit_priv_step s;
+    memset(&s, 0, sizeof s);
     s.l = l;
+    s.taken = 1;
     s.debt = ratelimit_priv_ahead(b, l, now);
-    s.to_end = 0;
-    ratelimit_priv_report(&s, RATELIMIT_OK, 1, out);
+    ratelimit_priv_report(&s, RATELIMIT_TAKE, RATELIMIT_OK, out);
 }
 
 /* ---- >>implementation: bucket ---------------------------------------------------------------- */
@@ -2423,20 +2471,6 @@ static inline bool ratelimit_priv_same(const ratelimit_bucket *a, const ratelimi
     return a->full_ns == b->full_ns && a->rest == b->rest;
 }
 
-static inline bool ratelimit_priv_in_flight(const ratelimit_bucket *b)
-{
-    return (b->rest >> 39 & 127) == RATELIMIT_PRIV_FLIGHT;
-}
-
-/* ns until a bucket of whatever limit is full, rounded up; 0 if it is. */
-static inline uint64_t ratelimit_priv_debt(const ratelimit_bucket *b, uint64_t now)
-{
-    bool top = (b->rest & RATELIMIT_PRIV_TOP) != 0;
-    if (b->rest == 0 || (!top && b->full_ns < now))
-        return 0;
-    return b->full_ns - now + ((b->rest & 0xffffff) != 0 && !ratelimit_priv_in_flight(b));
-}
-
 static void ratelimit_priv_lock_block(const ratelimit_table *t, ratelimit_priv_line *block)
 {
     uint32_t i;
@@ -2762,13 +2796,13 @@ RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, siz
 
 /* Where the time comes from: given, or a clock that is read once, after the first lines are on
  * their way. */
-typedef struct ratelimit_priv_time {
+typedef struct ratelimit_priv_when {
     ratelimit_clock clock;
     void *self;
     uint64_t now;
-} ratelimit_priv_time;
+} ratelimit_priv_when;
 
-static void ratelimit_priv_read_clock(ratelimit_priv_time *time)
+static void ratelimit_priv_read_clock(ratelimit_priv_when *time)
 {
     if (time->clock) {
         time->now = time->clock(time->self);
@@ -2777,7 +2811,7 @@ static void ratelimit_priv_read_clock(ratelimit_priv_time *time)
 }
 
 static void ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *req,
-                                ratelimit_result *res, size_t count, ratelimit_priv_time *time)
+                                ratelimit_result *res, size_t count, ratelimit_priv_when *time)
 {
     enum { CHUNK = 32 };
     ratelimit_priv_place at[CHUNK];
@@ -2816,9 +2850,24 @@ static size_t ratelimit_priv_sort_blocks(const ratelimit_priv_place *at, size_t 
     return n;
 }
 
-/* Gives the results of a batch of which something was refused, after what had been taken was put
- * back: status stays with those that refused, the others say how it stands and how long the longest
- * wait is. */
+/* What even a refusal stores: a changed limit, a clock that was set back. */
+static void ratelimit_priv_touch(ratelimit_table *t, const ratelimit_priv_place *at,
+                                 const ratelimit_limit *l, const ratelimit_request *q, uint64_t now)
+{
+    ratelimit_priv_slot_ref ref;
+    ratelimit_priv_step s;
+    if (q->op == RATELIMIT_PEEK || !ratelimit_priv_find(t, at, &ref))
+        return;
+    ratelimit_priv_look(&s, &ref.old, l, ratelimit_priv_tokens(q), now, t->step_ns);
+    if (s.dirty) {
+        ratelimit_bucket b;
+        ratelimit_priv_save(&s, &b, now);
+        ratelimit_priv_write(&ref, at->tag, &b);
+    }
+}
+
+/* The results of a batch of which something was refused, after what had been taken was put back:
+ * status stays with those that refused, the others say how it stands and what the longest wait is. */
 static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req,
                                 ratelimit_result *res, size_t count, const ratelimit_priv_place *at,
                                 uint64_t now)
@@ -2830,14 +2879,16 @@ static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req
         longest = res[i].retry_after_ns > longest ? res[i].retry_after_ns : longest;
     for (i = 0; i < count; i++) {
         ratelimit_limit made;
+        const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
+        if (at[i].block)
+            ratelimit_priv_touch(t, &at[i], l, &req[i], now);
         if (!res[i].allowed)
             continue;
         if (at[i].block) {
             ratelimit_request peek = req[i];
             peek.op = RATELIMIT_PEEK;
             peek.n = 1;
-            (void)ratelimit_priv_decide_locked(t, &at[i], ratelimit_priv_ready(req[i].limit, &made),
-                                               &peek, now, &res[i], &ref);
+            (void)ratelimit_priv_decide_locked(t, &at[i], l, &peek, now, &res[i], &ref);
             res[i].status = RATELIMIT_OK;
         }
         res[i].allowed = false;
@@ -2847,7 +2898,7 @@ static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req
 }
 
 static void ratelimit_priv_all(ratelimit_table *t, const ratelimit_request *req,
-                               ratelimit_result *res, size_t count, ratelimit_priv_time *time)
+                               ratelimit_result *res, size_t count, ratelimit_priv_when *time)
 {
     ratelimit_priv_place at[RATELIMIT_MAX_ALL];
     ratelimit_priv_line *blocks[RATELIMIT_MAX_ALL + 1];
@@ -2887,7 +2938,7 @@ static void ratelimit_priv_all(ratelimit_table *t, const ratelimit_request *req,
 
 static void ratelimit_priv_run(ratelimit_table *t, const ratelimit_request *req,
                                ratelimit_result *res, size_t count, ratelimit_mode mode,
-                               ratelimit_priv_time *time)
+                               ratelimit_priv_when *time)
 {
     size_t i;
     if (!res || !count)
@@ -2908,7 +2959,7 @@ RATELIMIT_API void ratelimit_table_decide(ratelimit_table *t, const ratelimit_re
                                           ratelimit_result *res, size_t count, ratelimit_mode mode,
                                           uint64_t now_ns)
 {
-    ratelimit_priv_time time;
+    ratelimit_priv_when time;
     time.clock = NULL;
     time.self = NULL;
     time.now = now_ns;
@@ -3093,7 +3144,7 @@ static void ratelimit_priv_table_decide_at(void *self, const ratelimit_request *
                                            ratelimit_result *res, size_t count, ratelimit_mode mode,
                                            ratelimit_clock clock, void *clock_self)
 {
-    ratelimit_priv_time time;
+    ratelimit_priv_when time;
     time.clock = clock;
     time.self = clock_self;
     time.now = 0;

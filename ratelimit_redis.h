@@ -73,7 +73,7 @@
 
    A request under a changed limit, under a clock that was set back, or on a debt beyond 2^53 ns
    (104 days) takes a second round trip: the state comes here, is decided by ratelimit.h, and is put
-   back if it is still the same, else decided again (16 times at most, then STORE_FAILED).
+   back if it is still the same, else decided again (64 times at most, then STORE_FAILED).
 
 
    WHEN REDIS FAILS
@@ -595,6 +595,7 @@ typedef struct ratelimit_priv_redis_call {
     bool eval;         /* send the script itself */
     bool asking;       /* the slot is on its way to node */
     bool cool;         /* the cluster is down */
+    bool rest;         /* set by answer: wait some ms before sending again */
     bool done, failed; /* failed: the error text says why */
 } ratelimit_priv_redis_call;
 
@@ -661,6 +662,8 @@ static const struct {
      "the server is no cluster node: options.cluster must be false"},
     {"DB index", RATELIMIT_PRIV_REDIS_FAIL, "Redis has no such database"},
     {"SELECT is not allowed", RATELIMIT_PRIV_REDIS_FAIL, "a cluster has only database 0"},
+    {"without any password", RATELIMIT_PRIV_REDIS_FAIL,
+     "a password was given, but Redis has none set"},
     {"no password is set", RATELIMIT_PRIV_REDIS_FAIL,
      "a password was given, but Redis has none set"},
     {"invalid password", RATELIMIT_PRIV_REDIS_FAIL, "Redis does not accept this password"}};
@@ -669,7 +672,10 @@ static const struct {
 static const char *ratelimit_priv_redis_find(const char *error, const char *code)
 {
     const char *at = strstr(error, code);
-    return at && (at == error || at[-1] == '-' || (at[-1] == ' ' && strlen(code) > 4)) ? at : NULL;
+    return at && (at == error || at[-1] == '-' || strlen(code) > 9 ||
+                  (at[-1] == ' ' && strlen(code) > 4))
+               ? at
+               : NULL;
 }
 
 static ratelimit_priv_redis_fault ratelimit_priv_redis_fault_of(const char *error,
@@ -1433,8 +1439,10 @@ static bool ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
         return call->hops > 2;
     }
     call->cool = fault == RATELIMIT_PRIV_REDIS_LATER_COOL;
-    if (cluster && (call->cool || fault == RATELIMIT_PRIV_REDIS_LATER))
+    if (cluster && (call->cool || fault == RATELIMIT_PRIV_REDIS_LATER)) {
+        call->hops = 0; /* only the deadline ends this */
         return true;
+    }
     if (fault == RATELIMIT_PRIV_REDIS_READONLY) {
         *renew = true;
         ratelimit_priv_redis_hop(call, text);
@@ -1543,8 +1551,9 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
         if (reply->type == REDIS_REPLY_ERROR) {
             wait = ratelimit_priv_redis_error_reply(call, reply->str, &cool, &renew) || wait;
         } else {
-            call->eval = call->asking = false;
+            call->eval = call->asking = call->rest = false;
             call->done = call->answer(call, reply) || call->failed;
+            wait = wait || call->rest;
         }
         freeReplyObject(reply);
     }
@@ -1642,8 +1651,11 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
         if (!left || now >= deadline)
             return;
         if (wait) {
-            ratelimit_priv_redis_pause(pause < deadline - now ? pause : deadline - now);
-            pause *= 2;
+            /* Not all who wait come back at the same time. */
+            uint64_t some = pause / 2 + (now >> 8) % (pause / 2);
+            ratelimit_priv_redis_pause(some < deadline - now ? some : deadline - now);
+            if (pause < 16 * RATELIMIT_MILLISECOND)
+                pause *= 2;
             if (r->cluster)
                 (void)ratelimit_priv_redis_map(r, deadline);
         }
@@ -1657,7 +1669,8 @@ enum {
     RATELIMIT_PRIV_REDIS_WHOLE = 20,
     RATELIMIT_PRIV_REDIS_PARTS = 26,
     RATELIMIT_PRIV_REDIS_LONG = 39,
-    RATELIMIT_PRIV_REDIS_STATE = 40 /* room for any */
+    RATELIMIT_PRIV_REDIS_STATE = 40, /* room for any */
+    RATELIMIT_PRIV_REDIS_TRIES = 64
 };
 
 static void ratelimit_priv_redis_put_le(unsigned char *p, uint64_t value, size_t bytes)
@@ -1832,6 +1845,7 @@ typedef struct ratelimit_priv_redis_ask {
     ratelimit_priv_redis_entry *entry;
     size_t count, keys; /* keys: different ones, without those of settled entries */
     bool all, wide;
+    bool slow; /* scripts can't do it */
     ratelimit_priv_redis_phase phase;
     unsigned script, tries;
     uint64_t now_ns; /* given, for tests */
@@ -1943,7 +1957,8 @@ static void ratelimit_priv_redis_choose(ratelimit_priv_redis_ask *ask)
     }
     if (!ask->all && !ratelimit_priv_redis_is_take(e->req->op)) {
         ask->script = RATELIMIT_PRIV_REDIS_GIVE;
-        if (!e->fits || ratelimit_priv_redis_is_window(&e->limit))
+        ask->slow = !e->fits || ratelimit_priv_redis_is_window(&e->limit);
+        if (ask->slow)
             ask->phase = RATELIMIT_PRIV_REDIS_LOAD;
         return;
     }
@@ -1953,8 +1968,10 @@ static void ratelimit_priv_redis_choose(ratelimit_priv_redis_ask *ask)
             continue;
         ask->wide = ask->wide || e->limit.parts > 1 || ratelimit_priv_redis_is_window(&e->limit);
         if (!e->fits || e->unique != i || !ratelimit_priv_redis_is_take(e->req->op))
-            ask->phase = RATELIMIT_PRIV_REDIS_LOAD;
+            ask->slow = true;
     }
+    if (ask->slow)
+        ask->phase = RATELIMIT_PRIV_REDIS_LOAD;
     ask->script =
         ask->all || ask->wide ? RATELIMIT_PRIV_REDIS_ASK : RATELIMIT_PRIV_REDIS_TAKE;
 }
@@ -2230,8 +2247,9 @@ static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, cons
     ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
     uint64_t now = ask->r->clock ? ask->now_ns : (uint64_t)time->integer * 1000;
     size_t i, j = first;
-    if (++ask->tries > 16)
-        return ratelimit_priv_redis_give_up(call, "others changed the key each time (16 tries)");
+    if (++ask->tries > RATELIMIT_PRIV_REDIS_TRIES)
+        return ratelimit_priv_redis_give_up(call, "others changed the key each time it was tried");
+    call->rest = ask->tries > 3;
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
         const redisReply *state;
@@ -2319,6 +2337,7 @@ static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint6
     stored = ask->all ? ratelimit_priv_redis_all_passed(ask) : ask->entry->stored;
     if (changed && !stored) {
         ask->phase = RATELIMIT_PRIV_REDIS_LOAD; /* too large for the script */
+        ask->slow = true;
         return false;
     }
     return true;
@@ -2375,11 +2394,15 @@ static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const r
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0)
         return ratelimit_priv_redis_odd(call);
     first = reply->element[0];
+    if (ask->phase == RATELIMIT_PRIV_REDIS_STORE && !ask->slow) {
+        ask->phase = RATELIMIT_PRIV_REDIS_FAST; /* changed meanwhile, so by now the script can */
+        return false;
+    }
     if (ask->phase != RATELIMIT_PRIV_REDIS_FAST) /* swap: {now, state, ...} */
         return first->type == REDIS_REPLY_INTEGER
                    ? ratelimit_priv_redis_on_states(call, reply, 1, first)
                    : ratelimit_priv_redis_odd(call);
-    if (first->type == REDIS_REPLY_INTEGER)
+    if (first->type == REDIS_REPLY_INTEGER && ask->script != RATELIMIT_PRIV_REDIS_TAKE)
         return ratelimit_priv_redis_on_fast(call, reply);
     if (reply->elements < 2 || reply->element[1]->type != REDIS_REPLY_INTEGER)
         return ratelimit_priv_redis_odd(call);

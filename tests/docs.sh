@@ -1,14 +1,17 @@
 #!/bin/sh
-# docs.sh [BUILD]  What README.md and the comments of ratelimit.h say is compiled, run, declared and there.
+# docs.sh [BUILD]  What README.md and the comments of ratelimit.h say is compiled, run and declared.
 #
 # Code in README.md is fenced with ```c and must compile without a warning:
 #
 #   a block with main()      is a program: linked, run, ends with 0 and prints something
-#   another block            is the body of a function, or else stands outside of one; ratelimit.h and the headers of the C library
-#                            that it may need are included before it
-#   <!-- given: C CODE -->   on the line above the fence stands before the block, for names that it does not declare
+#   another block            is the body of a function, or else stands outside of one; ratelimit.h
+#                            and the C library's headers that it may need are included before it
+#   <!-- given: C CODE -->   on the line above the fence stands before the block, for names that it
+#                            does not declare
 #
-# HEADER_DIR  the folder of the ratelimit.h to look at, README the file (both: the project's own); CC  the compiler
+# HEADER_DIR  the folder of the ratelimit.h to look at (the project's own)
+# README      the file to look at (the project's own)
+# CC          the compiler
 set -u
 LC_ALL=C
 export LC_ALL
@@ -31,7 +34,8 @@ done
 
 # A program: compiled, linked, run.
 program() {
-    if ! $CC -std=c99 -O1 $warnings_c -I"${header%/*}" "$2" -o "$build/program" >"$build/output" 2>&1; then
+    if ! $CC -std=c99 -O1 $warnings_c -I"${header%/*}" "$2" -o "$build/program" \
+        >"$build/output" 2>&1; then
         fail "$1: does not compile" "$build/output"
     elif ! timeout 20 "$build/program" >"$build/output" 2>&1; then
         fail "$1: does not end with 0" "$build/output"
@@ -101,7 +105,8 @@ fi
 
 sed -n '/^   QUICK START$/,/^   WHICH CALL$/s/^       //p' "$header" >"$build/quick_start.c"
 program "ratelimit.h: QUICK START" "$build/quick_start.c"
-if [ "$(sort "$build/output" | uniq -c | awk '{ printf "%s %s %s, ", $1, $2, $3 }')" = "10 come in, 2 too many, " ]; then
+said=$(sort "$build/output" | uniq -c | awk '{ printf "%s %s %s, ", $1, $2, $3 }')
+if [ "$said" = "10 come in, 2 too many, " ]; then
     pass
 else
     fail "ratelimit.h: QUICK START does not let ten in and keep two out" "$build/output"
@@ -138,7 +143,8 @@ tr -cs 'A-Za-z0-9_' '\n' <"$build/all_code" | sort -u >"$build/declared"
 # mentioned WHAT FILE  Every name of ours, and every name(), is a word of the code.
 mentioned() {
     {
-        sed 's/ratelimit_[a-z]*\.[hc]//g' "$2" | grep -oE '(ratelimit|RATELIMIT)_[A-Za-z0-9_]*[A-Za-z0-9]' |
+        sed 's/ratelimit_[a-z]*\.[hc]//g' "$2" |
+            grep -oE '(ratelimit|RATELIMIT)_[A-Za-z0-9_]*[A-Za-z0-9]' |
             grep -vE '^(ratelimit_priv|RATELIMIT_PRIV)$'
         grep -oE '\b[a-z_0-9]+\(\)' "$2" | grep -vE '^(main|malloc|time)\(\)$' | tr -d '()'
     } | sort -u >"$build/mentioned"
@@ -156,7 +162,8 @@ mentioned() {
 mentioned "a comment in ratelimit.h" "$build/comments"
 mentioned README.md "$readme"
 
-# Every public declaration stands under a comment that begins with its name, alone or in a list: "name, name  What it does."
+# Every public declaration stands under a comment that begins with its name, alone or in a list:
+# "name, name  What it does."
 # And every comment that begins like that stands over what it names.
 awk '
     function check_head(    i) {
@@ -203,8 +210,7 @@ fi
 
 # ---- what the two must agree on
 
-grep -oE '^ *# *define +RATELIMIT_VERSION_TEXT +"[^"]*"' "$header" | sed 's/.*"\(.*\)"/\1/' >"$build/version"
-version=$(cat "$build/version")
+version=$(sed -n 's/^ *# *define  *RATELIMIT_VERSION_TEXT  *"\([^"]*\)".*/\1/p' "$header")
 number=$(echo "$version" | awk -F. 'NF == 3 { print $1 * 10000 + $2 * 100 + $3 }')
 agree() {
     if [ -n "$version" ] && [ "$2" = "$version" ]; then
@@ -217,9 +223,11 @@ defined() {
     sed -n "s/^ *# *define  *$1  *\\([0-9]*\\).*/\\1/p" "$header"
 }
 agree "the first line" "$(sed -n '1s/.* v\([0-9.]*\) .*/\1/p' "$header")"
-agree "MAJOR, MINOR and PATCH" \
-    "$(defined RATELIMIT_VERSION_MAJOR).$(defined RATELIMIT_VERSION_MINOR).$(defined RATELIMIT_VERSION_PATCH)"
-agree "the first entry of CHANGES" "$(sed -n '/CHANGES$/,$s/^ *\([0-9]*\.[0-9]*\.[0-9]*\) (.*/\1/p' "$header" | head -n 1)"
+major=$(defined RATELIMIT_VERSION_MAJOR)
+minor=$(defined RATELIMIT_VERSION_MINOR)
+agree "MAJOR, MINOR and PATCH" "$major.$minor.$(defined RATELIMIT_VERSION_PATCH)"
+sed -n '/CHANGES$/,$s/^ *\([0-9]*\.[0-9]*\.[0-9]*\) (.*/\1/p' "$header" >"$build/changes"
+agree "the first entry of CHANGES" "$(sed -n 1p "$build/changes")"
 if [ -n "$number" ] && [ "$(defined RATELIMIT_VERSION)" = "$number" ]; then
     pass
 else
@@ -227,8 +235,9 @@ else
 fi
 
 # README has every option and every status.
-sed -n '/^   OPTIONS$/,/^   MEMORY/s/^ *\(RATELIMIT_[A-Z_]*\).* .*/\1/p' "$header" | sort -u >"$build/must"
-sed -n '/typedef enum ratelimit_status/,/^}/p' "$build/code" | grep -oE 'RATELIMIT_[A-Z_]+' | sort -u >>"$build/must"
+sed -n '/^   OPTIONS$/,/^   MEMORY/s/^ *\(RATELIMIT_[A-Z_]*\).* .*/\1/p' "$header" >"$build/must"
+sed -n '/typedef enum ratelimit_status/,/^}/p' "$build/code" |
+    grep -oE 'RATELIMIT_[A-Z_]+' >>"$build/must"
 if [ "$(wc -l <"$build/must")" -lt 20 ]; then
     fail "ratelimit.h: options and statuses not found" "$build/must"
 fi
@@ -273,7 +282,8 @@ else
     pass
 fi
 
-for file in "$header" "$root"/ratelimit_redis.h "$root"/tests/*.[ch] "$root"/tests/*/*.[ch] "$root"/examples/*.[ch]; do
+for file in "$header" "$root"/ratelimit_redis.h "$root"/tests/*.[ch] "$root"/tests/*/*.[ch] \
+    "$root"/examples/*.[ch]; do
     [ -e "$file" ] || continue
     awk 'length($0) > 100 { print NR ": " length($0) " columns" }' "$file" >"$build/output"
     if [ -s "$build/output" ]; then

@@ -40,9 +40,14 @@ static void mortal(void)
 static uint64_t naps;
 static bool skip_naps;
 
+static void stuck(void);
+
 static int nap(const struct timespec *span, struct timespec *rest)
 {
-    naps++;
+    if (++naps > 1000000 && skip_naps) {
+        stuck();
+        exit(1);
+    }
     return skip_naps ? 0 : nanosleep(span, rest);
 }
 
@@ -77,6 +82,11 @@ static bool swapped(bool done, const void *p, size_t bytes, uint64_t old, uint64
 #undef __atomic_compare_exchange_n
 
 #include "check.h"
+
+static void stuck(void)
+{
+    printf("FAILED: %s: nobody takes over\n", check_name);
+}
 
 #define SEC RATELIMIT_SECOND
 
@@ -712,6 +722,7 @@ static void play(const scene *sc, stage *s)
         before = count_spent(t, &b, now);
         sc->act(t, &b, now);
         after = count_spent(t, &b, now);
+        CHECK(sc->act != act_undo || memcmp(&before, &after, sizeof before) == 0);
         died = die_at(sc, s, writes, now);
         t = attach(&s->room);
         naps = 0;

@@ -1032,30 +1032,35 @@ static void a_batch_of_all_that_passes_charges_all(void)
 
 static void a_batch_of_all_that_is_refused_charges_none_and_says_who_and_how_long(void)
 {
-    ratelimit_table *t = table_of_lines(2, RATELIMIT_EVICT);
-    ratelimit_request req[4];
-    ratelimit_result res[4];
-    int i;
-    CHECK(take_text(t, "b", 100, 0).allowed);
-    CHECK(take_text(t, "c", 98, 0).allowed);
-    req[0] = take_request("a", 10);
-    req[1] = take_request("b", 3); /* in 3 s */
-    req[2] = take_request("c", 4); /* in 2 s */
-    req[3] = take_request("d", 1);
-    ratelimit_table_decide(t, req, res, 4, RATELIMIT_ALL, 0);
-    for (i = 0; i < 4; i++) {
-        CHECK(!res[i].allowed);
-        CHECK_U64(res[i].taken, 0);
-        CHECK_U64(res[i].wait_ns, 0);
-        CHECK_U64(res[i].status, i == 1 || i == 2 ? RATELIMIT_DENIED : OK);
-        CHECK_U64(res[i].retry_after_ns, i == 2 ? 2 * SEC : 3 * SEC);
+    static const uint64_t asked[2][2] = {{3, 4}, {1, 5}}; /* in 3 s and 2 s; in 1 s and 3 s */
+    int longest, i;
+    for (longest = 0; longest < 2; longest++) {
+        ratelimit_table *t = table_of_lines(2, RATELIMIT_EVICT);
+        ratelimit_request req[4];
+        ratelimit_result res[4];
+        CHECK(take_text(t, "b", 100, 0).allowed);
+        CHECK(take_text(t, "c", 98, 0).allowed);
+        req[0] = take_request("a", 10);
+        req[1] = take_request("b", asked[longest][0]);
+        req[2] = take_request("c", asked[longest][1]);
+        req[3] = take_request("d", 1);
+        ratelimit_table_decide(t, req, res, 4, RATELIMIT_ALL, 0);
+        for (i = 0; i < 4; i++) {
+            bool refused = i == 1 || i == 2;
+            uint64_t own = i == 1 ? asked[longest][0] : asked[longest][1] - 2;
+            CHECK(!res[i].allowed);
+            CHECK_U64(res[i].taken, 0);
+            CHECK_U64(res[i].wait_ns, 0);
+            CHECK_U64(res[i].status, refused ? RATELIMIT_DENIED : OK);
+            CHECK_U64(res[i].retry_after_ns, refused ? own * SEC : 3 * SEC);
+        }
+        CHECK_U64(remaining_of(t, "a", 0), 100);
+        CHECK_U64(counts_of(t, 0).keys, 2); /* neither a nor d left anything behind */
+        ratelimit_table_decide(t, req, res, 4, RATELIMIT_ALL, 3 * SEC - 1);
+        CHECK(!res[longest + 1].allowed);
+        ratelimit_table_decide(t, req, res, 4, RATELIMIT_ALL, 3 * SEC);
+        CHECK(res[0].allowed && res[1].allowed && res[2].allowed && res[3].allowed);
     }
-    CHECK_U64(remaining_of(t, "a", 0), 100);
-    CHECK_U64(counts_of(t, 0).keys, 2); /* neither a nor d left anything behind */
-    ratelimit_table_decide(t, req, res, 4, RATELIMIT_ALL, 3 * SEC - 1);
-    CHECK(!res[1].allowed);
-    ratelimit_table_decide(t, req, res, 4, RATELIMIT_ALL, 3 * SEC);
-    CHECK(res[0].allowed && res[1].allowed && res[2].allowed && res[3].allowed);
 }
 
 static void the_same_key_twice_in_a_batch_is_charged_twice_or_not_at_all(void)

@@ -396,11 +396,12 @@ typedef struct moving {
     engine *e;
     const ratelimit_limit *limit;
     unsigned keys;
+    bool sweeps; /* worker 1 does nothing else; the clock moves by more than a window */
     uint64_t start, steps, step_ns;
     shared64 now;
     shared64 refused_at; /* the latest time at which some thread was refused */
     shared64 over;       /* the clock has stopped */
-    shared64 asking_at[THREADS];
+    shared64 asking_at[THREADS], done_at[THREADS];
     shared64 count;
     struct {
         uint64_t at;
@@ -429,6 +430,10 @@ static void ask_while_moving(job *j, worker *w)
         over = get(&m->over);
         now = get(&m->now);
         set(&m->asking_at[w->id], now);
+        if (m->sweeps && w->id == 1) {
+            ratelimit_table_sweep(m->e->table, now, 0);
+            continue;
+        }
         for (i = 0; i < m->keys; i++) {
             ratelimit_result r;
             unsigned key = (i + w->id) % m->keys;
@@ -436,6 +441,7 @@ static void ask_while_moving(job *j, worker *w)
                 note_taken(j, m, now, key);
             NOTE(j, r.status == RATELIMIT_DENIED);
         }
+        set(&m->done_at[w->id], now);
         seen = get(&m->refused_at);
         while (seen < now && !__atomic_compare_exchange_n(&m->refused_at, &seen, now, false,
                                                           __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -446,11 +452,13 @@ static void ask_while_moving(job *j, worker *w)
 }
 
 /* A thread that was not run for long asks at an old time. More than ten seconds old would be a clock set back, which is forgiven. */
+/* And who asks at a time before a sweep's finds that what was full by then is forgotten: nobody may lag there. */
 static bool somebody_lags(moving *m, uint64_t now)
 {
     unsigned i;
     for (i = 1; i < THREADS; i++)
-        if (get(&m->asking_at[i]) + RATELIMIT_STEP_NS / 2 < now)
+        if (m->sweeps ? i > 1 && get(&m->done_at[i]) < now
+                      : get(&m->asking_at[i]) + RATELIMIT_STEP_NS / 2 < now)
             return true;
     return false;
 }
@@ -534,6 +542,30 @@ static void moving_clock(const ratelimit_limit *limit, unsigned keys, uint64_t s
                          "takes passed in all");
             check_engine(which, worst_excess(&m, from, to), 0, "what some span holds too much");
         }
+    }
+}
+
+static void nor_does_a_sweep_take_a_key_that_was_just_charged(void)
+{
+    static moving m;
+    ratelimit_limit limit = ratelimit_limit_make(1, 100, 1);
+    uint64_t from = 0, to;
+    unsigned key;
+    job j;
+    memset(&m, 0, sizeof m);
+    m.e = make_engine(0);
+    m.limit = &limit;
+    m.keys = 6;
+    m.sweeps = true;
+    m.steps = 15000 * rounds / SHRINK;
+    m.step_ns = 101;
+    crew(&j, move_or_ask, &m);
+    qsort(m.taken, (size_t)m.count, sizeof m.taken[0], by_key_and_time);
+    for (key = 0; key < m.keys; key++, from = to) {
+        for (to = from; to < m.count && m.taken[to].key == key; to++)
+            continue;
+        CHECK_U64(worst_excess(&m, from, to), 0);
+        CHECK(to - from > m.steps / 2);
     }
 }
 
@@ -906,6 +938,51 @@ static void tokens_spent_stay_spent_while_the_limit_changes(void)
     }
 }
 
+/* Worker 0 spends one token now and then at a crawling limit, now and then at a fast one. Half of the one state and half of
+ * the other together would make a bucket used up. */
+static bool one_spent(engine *e, bool table, const ratelimit_limit *l, ratelimit_op op)
+{
+    unsigned char key = 4;
+    ratelimit_request q = request(&key, l, 1);
+    ratelimit_result r;
+    q.op = op;
+    if (table)
+        ratelimit_table_decide(e->table, &q, &r, 1, RATELIMIT_EACH, 1000);
+    else
+        (void)ratelimit_bucket_decide_shared(&e->bucket[4], &q, 1000, &r);
+    return r.remaining >= l->burst - 1;
+}
+
+static void spend_or_look(job *j, worker *w)
+{
+    change *c = (change *)j->on;
+    uint64_t i;
+    for (i = 0; i < c->asks; i++) {
+        const ratelimit_limit *l = &c->limit[i % 2];
+        if (w->id == 0)
+            NOTE(j, one_spent(c->e, c->which != 0, l, RATELIMIT_RESET) &&
+                        one_spent(c->e, c->which != 0, l, RATELIMIT_TAKE));
+        else
+            NOTE(j, one_spent(c->e, c->which != 0, l, RATELIMIT_PEEK));
+    }
+}
+
+static void nobody_sees_half_a_decision(void)
+{
+    int table;
+    for (table = !RATELIMIT_PRIV_ATOMIC64; table < 2; table++) {
+        static change c;
+        job j;
+        memset(&c, 0, sizeof c);
+        c.e = make_engine(0);
+        c.which = (uint64_t)table;
+        c.limit[0] = ratelimit_limit_make(1, RATELIMIT_HOUR, 20);
+        c.limit[1] = ratelimit_limit_make(700, RATELIMIT_SECOND, 20);
+        c.asks = 400000 / SHRINK * rounds;
+        crew(&j, spend_or_look, &c);
+    }
+}
+
 /* ---- the limiter ------------------------------------------------------------------------------- */
 
 typedef struct counting {
@@ -1003,6 +1080,7 @@ int main(int argc, char **argv)
     RUN(a_frozen_clock_passes_exactly_the_burst_of_each_of_many_keys);
     RUN(no_span_of_a_moving_clock_holds_a_token_too_many_nor_is_one_lost);
     RUN(nor_with_many_keys);
+    RUN(nor_does_a_sweep_take_a_key_that_was_just_charged);
     RUN(a_batch_of_all_or_none_never_charges_one_side_only);
     RUN(reservations_of_many_threads_stand_one_interval_apart);
     RUN(never_more_are_in_flight_than_allowed);
@@ -1011,6 +1089,7 @@ int main(int argc, char **argv)
     RUN(a_full_table_that_refuses_counts_every_refusal);
     RUN(keys_come_and_go_under_sweeps);
     RUN(tokens_spent_stay_spent_while_the_limit_changes);
+    RUN(nobody_sees_half_a_decision);
     RUN(the_counters_of_a_limiter_are_exact);
     RUN(a_compare_and_swap_store_that_gives_up_says_so_and_loses_nothing);
     return check_end();

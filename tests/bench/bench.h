@@ -1,4 +1,4 @@
-/* bench.h - what bench.c and plain.c share: the header a second time, without locks. */
+/* bench.h - what bench.c and bench_plain.c share: the header a second time, without locks. */
 #ifndef BENCH_H
 #define BENCH_H
 

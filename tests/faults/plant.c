@@ -1,18 +1,18 @@
 /* plant.c - plants one fault of a list in a copy of a file.
  *
- *     plant LIST                 prints "NAME TEST" for each fault
+ *     plant LIST                 prints "NAME TEST WORD..." for each fault
  *     plant LIST NAME FILE       prints FILE with the fault planted; exit status 3 if it can't be
  *
  * A list is made of
  *
  *     fault NAME
- *     test  TEST                 the program that must catch it
+ *     test  TEST [WORD...]       the program that must catch it, and what of it is run
  *     why   one line: what the fault does
  *     - what stands in the file, in one or more lines
  *     + what shall stand there instead, in none or more lines
  *
- * White space makes no difference to what is looked for, so that a change of layout leaves the list alone. It must stand in
- * the file exactly once. '#' starts a comment line. */
+ * White space makes no difference to what is looked for, so that a change of layout leaves the list
+ * alone. It must stand in the file exactly once. '#' starts a comment line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +65,7 @@ static int next_fault(FILE *list, fault *f, char *ahead)
             strcpy(f->why, line + 4);
         else if (line[0] == '-' || line[0] == '+')
             add(line[0] == '-' ? f->from : f->to, line + 1);
-        else if (sscanf(line, "test %511s", f->test) != 1 && line[0] != '\n' && line[0] != '#')
+        else if (sscanf(line, "test %511[^\n]", f->test) != 1 && line[0] != '\n' && line[0] != '#')
             stop("not understood", line);
     }
     if (!f->test[0] || !f->why[0] || !f->from[0])

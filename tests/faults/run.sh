@@ -1,9 +1,12 @@
 #!/bin/sh
-# run.sh [BUILD [WORD...]]  Checks the checks: each fault of faults.txt is planted in a copy of ratelimit.h, and the test that it
-# names must catch it. With words: only the faults whose name holds one of them.
+# run.sh [BUILD [WORD...]]  Checks the checks.
 #
-# A fault is caught if a sentence fails that does not fail without it, or if the test crashes or runs ten times longer than without
-# it. A fault that can't be planted any more, that does not compile, or whose test is missing counts as failed.
+# Each fault of faults.txt is planted in a copy of ratelimit.h, and the test that it names must
+# catch it. With words: only the faults whose name holds one of them.
+#
+# A fault is caught if a sentence fails that does not fail without it, or if the test crashes or
+# runs ten times longer than without it. A fault that can't be planted any more, that does not
+# compile, or whose test is missing counts as failed.
 #
 # CC       the compiler         JOBS  how many at once (as many as there are processors)
 # TEST     a test to ask instead of the named one, to find out what catches what
@@ -21,18 +24,25 @@ rm -rf "$build" && mkdir -p "$build" || exit 1
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 scripts=" symbols includes options docs "
 
-# ask TEST FOLDER LIMIT  Runs a test with the ratelimit.h in FOLDER, all its output to FOLDER/TEST.output. Status 125: not built.
+# ask TEST FOLDER LIMIT WORD...  Runs a test with the ratelimit.h in FOLDER, all its output to
+#                                FOLDER/TEST.output. Status 125: not built.
 ask() {
+    ask_test=$1
+    ask_folder=$2
+    ask_limit=$3
+    shift 3
     case $scripts in
-    *" $1 "*)
-        ask_script=$root/tests/portability/$1.sh
-        [ "$1" = docs ] && ask_script=$root/tests/docs.sh
-        HEADER_DIR=$2 QUICK=1 timeout -k 1 "$3" sh "$ask_script" "$2/build" >"$2/$1.output" 2>&1
+    *" $ask_test "*)
+        ask_script=$root/tests/portability/$ask_test.sh
+        [ "$ask_test" = docs ] && ask_script=$root/tests/docs.sh
+        HEADER_DIR=$ask_folder QUICK=1 timeout -k 1 "$ask_limit" sh "$ask_script" \
+            "$ask_folder/build" >"$ask_folder/$ask_test.output" 2>&1
         ;;
     *)
-        $CC -std=c99 -O1 -w -pthread -I"$2" -I"$root/tests" "$root/tests/$1.c" -o "$2/$1" \
-            >"$2/$1.output" 2>&1 || return 125
-        (cd "$root" && timeout -k 1 "$3" "$2/$1") >"$2/$1.output" 2>&1
+        $CC -std=c99 -O1 -w -pthread -I"$ask_folder" -I"$root/tests" "$root/tests/$ask_test.c" \
+            -o "$ask_folder/$ask_test" >"$ask_folder/$ask_test.output" 2>&1 || return 125
+        (cd "$root" && timeout -k 1 "$ask_limit" "$ask_folder/$ask_test" "$@") \
+            >"$ask_folder/$ask_test.output" 2>&1
         ;;
     esac
 }
@@ -54,15 +64,17 @@ baseline() {
     fi
 }
 
-# one NAME TEST  "caught HOW" or "missed WHY" in its folder. The copy is removed, it would be a hundred of them.
+# one NAME TEST WORDS  "caught HOW" or "missed WHY" in its folder. The copy is removed, it would be a
+#                hundred of them.
 one() {
     folder=$build/$1
     mkdir -p "$folder"
-    if ! "$build/plant" "$here/faults.txt" "$1" "$root/ratelimit.h" >"$folder/ratelimit.h" 2>"$folder/error"; then
+    if ! "$build/plant" "$here/faults.txt" "$1" "$root/ratelimit.h" \
+        >"$folder/ratelimit.h" 2>"$folder/error"; then
         echo "missed it can't be planted: $(cat "$folder/error")"
         return
     fi
-    ask "$2" "$folder" "$(cat "$build/none/$2.limit")"
+    ask "$2" "$folder" "$(cat "$build/none/$2.limit")" $3
     status=$?
     failures "$folder/$2.output" | comm -13 "$build/none/$2.failures" - >"$folder/new"
     if [ $status -eq 125 ]; then
@@ -82,8 +94,8 @@ one() {
 # worker N  Every N-th fault of the list.
 worker() {
     awk -v jobs="$jobs" -v mine="$1" 'NR % jobs == mine' "$build/list" >"$build/list.$1"
-    while read -r name test; do
-        one "$name" "$test" >"$build/$name.result"
+    while read -r name test words; do
+        one "$name" "$test" "$words" >"$build/$name.result"
     done <"$build/list.$1"
 }
 
@@ -98,12 +110,12 @@ fi
 if [ -n "$(cut -d ' ' -f 1 "$build/all" | sort | uniq -d)" ]; then
     fail "faults.txt has two faults of one name: $(cut -d ' ' -f 1 "$build/all" | sort | uniq -d)"
 fi
-while read -r name test; do
+while read -r name test words; do
     wanted=$(($# == 0))
     for word in "$@"; do
         case $name in *"$word"*) wanted=1 ;; esac
     done
-    [ "$wanted" = 1 ] && echo "$name ${TEST:-$test}"
+    [ "$wanted" = 1 ] && echo "$name ${TEST:-$test $words}"
 done <"$build/all" >"$build/list"
 
 mkdir -p "$build/none"
@@ -126,7 +138,7 @@ while [ "$number" -lt "$jobs" ]; do
     number=$((number + 1))
 done
 wait
-while read -r name test; do
+while read -r name test words; do
     result=$(cat "$build/$name.result" 2>/dev/null)
     case $result in
     caught*)

@@ -1,7 +1,9 @@
 #!/bin/sh
-# compilers.sh [BUILD]  use.c and options.c without a warning and with the right answers: gcc and clang, C99 to C17, C++11 and C++17,
-# strict and with extensions, every optimisation level, 32 bits, hardened, and under clang's -Weverything. Then the project's own
-# C files, compiled as strict C99 by both.
+# compilers.sh [BUILD]  use.c and options.c build without a warning and give the right answers.
+#
+# With gcc and clang, C99 to C17, C++11 to C++20, strict and with extensions, each optimisation
+# level, 32 bits, hardened, clang's -Weverything, and tcc. Then the project's own C files are
+# compiled as strict C99 by both.
 #
 # HEADER_DIR  the folder of the ratelimit.h to try (the project's own)
 set -u
@@ -22,8 +24,8 @@ with() {
     run "$2: $1.c gives a wrong answer" timeout 20 "$build/program"
 }
 
-# clang's -Weverything, without what asks for another language, another layout of a struct, or what its other
-# warnings contradict:
+# clang's -Weverything, without what asks for another language, another layout of a struct, or what
+# its other warnings contradict:
 everything="-Weverything -Werror -Wno-unknown-warning-option
     -Wno-declaration-after-statement
     -Wno-c++98-compat -Wno-c++98-compat-pedantic
@@ -37,18 +39,20 @@ everything="-Weverything -Werror -Wno-unknown-warning-option
     -Wno-atomic-implicit-seq-cst
     -Wno-pre-c11-compat -Wno-pre-c2x-compat"
 
+hardened="-O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong -fPIE -pie"
 for cc in gcc clang; do
     have $cc $cc || continue
     for std in c99 c11 c17 gnu99 gnu11 gnu17; do
         with use "$cc -std=$std -O2 $warnings_c"
     done
-    for level in "-O0" "-Os" "-O3 -march=native" "-O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong -fPIE -pie" "-O1 -g3 -fno-builtin"; do
+    for level in "-O0" "-Os" "-O3 -march=native" "-O1 -fno-builtin" "$hardened"; do
         with options "$cc -std=c99 $level $warnings_c"
     done
     if builds "$cc -m32" gcc-multilib; then
         with use "$cc -m32 -std=c99 -O2 $warnings_c"
         with options "$cc -m32 -std=gnu11 -O0 $warnings_c"
-        with options "$cc -m32 -march=i386 -std=c99 -Os $warnings_c" # no compare-and-swap of 64 bits
+        # no compare-and-swap of 64 bits
+        with options "$cc -m32 -march=i486 -std=c99 -Os $warnings_c"
     fi
 done
 for cxx in g++ clang++; do
@@ -80,7 +84,8 @@ for file in "$root"/tests/*.c "$root"/tests/*/*.c "$root"/examples/*.c; do
     [ -e "$file" ] || continue
     for cc in gcc clang; do
         have $cc $cc || continue
-        run "$cc: $file is not clean" $cc -std=c99 -O1 $warnings_c -I"$header" -I"$root/tests" -c "$file" -o "$build/own.o"
+        run "$cc: ${file#"$root"/} is not clean" $cc -std=c99 -O1 $warnings_c \
+            -I"$header" -I"$root/tests" -c "$file" -o "$build/own.o"
     done
 done
 finish

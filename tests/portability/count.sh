@@ -1,15 +1,20 @@
-# count.sh - what the shell checks share: counting, running, and naming what is missing. Sourced, not run.
+# count.sh - what the shell checks share: counting, running, and naming what is missing. Sourced,
+# not run.
 #
 #     pass                      one more passed
 #     fail WHAT [FILE]          one more failed: prints WHAT and the start of FILE
 #     skip WHAT                 one more skipped: prints it
 #     run WHAT COMMAND...       passes if COMMAND does; its output is shown only if it fails
 #     refuse WHAT TEXT COMMAND  passes if COMMAND fails and says TEXT
-#     have TOOL PACKAGE         is TOOL there? If not: a failure that names its Debian package, or a skip with SKIP_MISSING=1
-#     builds COMMAND PACKAGE    does the compiler COMMAND, with its flags, link a program? If not, the same
-#     finish                    prints "N passed, N failed" (", N skipped"), alone on the last line, and exits
+#     have TOOL PACKAGE         is TOOL there? If not: a failure that names its Debian package, or a
+#                               skip with SKIP_MISSING=1
+#     builds COMMAND PACKAGE    does the compiler COMMAND, with its flags, link a program? If not,
+#                               the same
+#     finish                    prints "N passed, N failed" (", N skipped"), alone on the last line,
+#                               and exits
 #
-# The script that sources it sets `root` (the project) and `build` (an empty folder of its own for what it makes).
+# The script that sources it sets `root` (the project) and `build` (an empty folder of its own for
+# what it makes).
 
 count_passed=0
 count_failed=0
@@ -80,7 +85,8 @@ have() {
 
 builds() {
     have "${1%% *}" "$2" || return 1
-    printf '#include <stdint.h>\n#include <stdio.h>\nint main(void) { return puts("") < 0; }\n' >"$build/builds.c"
+    printf '#include <stdint.h>\n#include <stdio.h>\n' >"$build/builds.c"
+    printf 'int main(void) { return puts("") < 0; }\n' >>"$build/builds.c"
     if $1 "$build/builds.c" -o "$build/builds" >"$build/output" 2>&1; then
         return 0
     fi
@@ -101,7 +107,8 @@ finish() {
     exit
 }
 
-# The compiler and the warnings that every combination must be silent under. CC and CXX may hold flags.
+# The compiler and the warnings that every combination must be silent under. CC and CXX may hold
+# flags.
 CC=${CC:-cc}
 CXX=${CXX:-c++}
 warnings="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Wcast-qual

@@ -1,9 +1,11 @@
 #!/bin/sh
-# includes.sh [BUILD]  Every order in which ratelimit.h may be included gives a program that links and runs.
+# includes.sh [BUILD]  Each order of including ratelimit.h gives a program that links and runs.
 #
-# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)      CC, CXX  the compilers
-# Each case is a few lines below: files that are compiled, linked together and run. A case passes if its program ends with 0,
-# which it does only if all answers of use.h are right.
+# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)
+# CC, CXX     the compilers
+#
+# Each case is a few lines below: files that are compiled, linked together and run. A case passes if
+# its program ends with 0, which it does only if all answers of use.h are right.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -30,7 +32,8 @@ together() {
         *.cpp) together_linker=$CXX together_compile=$cpp ;;
         *) together_compile=$c ;;
         esac
-        if ! $together_compile -c "$build/$together_file" -o "$together_object" >"$build/output" 2>&1; then
+        if ! $together_compile -c "$build/$together_file" -o "$together_object" \
+            >"$build/output" 2>&1; then
             fail "$together_what: $together_file does not compile" "$build/output"
             return
         fi

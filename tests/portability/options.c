@@ -1,7 +1,8 @@
-/* options.c - what the options of ratelimit.h change, beyond what use.h sees. options.sh compiles it with each of them.
+/* options.c - what the options of ratelimit.h change, beyond what use.h sees. options.sh compiles
+ * it with each of them.
  *
- * LOCKS counts on hooks of its own: each lock that is taken is given back, the last one first, none twice, and those
- * held together were taken in the order of their addresses. */
+ * LOCKS counts on hooks of its own: each lock that is taken is given back, the last one first, none
+ * twice, and those held together were taken in the order of their addresses. */
 #include <stdint.h>
 
 #ifdef LOCKS

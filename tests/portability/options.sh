@@ -1,8 +1,11 @@
 #!/bin/sh
-# options.sh [BUILD]  Every option in the table OPTIONS of ratelimit.h, alone and in pairs: no warning, right answers, and what the
-# option promises. Values out of range are refused with a sentence.
+# options.sh [BUILD]  Every option in the table OPTIONS of ratelimit.h, alone and in pairs.
 #
-# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)      CC, CXX  the compilers
+# No warning, right answers, and what the option promises. Values out of range are refused with a
+# sentence.
+#
+# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)
+# CC, CXX     the compilers
 # QUICK       1: no pairs, no C++
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +17,8 @@ header=${HEADER_DIR:-$root}
 c="$CC -std=c99 -O1 $warnings_c -I$header -I$here"
 cpp="$CXX -std=c++11 -O1 $warnings_cpp -x c++ -I$header -I$here"
 
-# with COMPILER OPTION...  options.c with these builds without a warning and gives the right answers.
+# with COMPILER OPTION...  options.c with these builds without a warning and gives the right
+#                          answers.
 with() {
     with_compiler=$1
     shift
@@ -26,12 +30,15 @@ with() {
     run "$* (${with_compiler%% *}): gives a wrong answer" timeout 20 "$build/program"
 }
 
-# Only what a header may be compiled with; an option that the table has and this list lacks is a failure below.
-singles="RATELIMIT_STATIC RATELIMIT_API=extern RATELIMIT_NO_CLOCK RATELIMIT_NO_THREADS LOCKS LOCKS_WITHOUT_ARGUMENT
-    RATELIMIT_TAKEOVER_MS=1 RATELIMIT_STEP_NS=RATELIMIT_SECOND RATELIMIT_MAX_ALL=4 RATELIMIT_NO_TEXT"
+# Only what a header may be compiled with; an option that the table has and this list lacks is a
+# failure below.
+singles="RATELIMIT_STATIC RATELIMIT_API=extern RATELIMIT_NO_CLOCK RATELIMIT_NO_THREADS LOCKS
+    LOCKS_WITHOUT_ARGUMENT RATELIMIT_TAKEOVER_MS=1 RATELIMIT_STEP_NS=RATELIMIT_SECOND
+    RATELIMIT_MAX_ALL=4 RATELIMIT_NO_TEXT"
 
 with "$c" -DPLAIN
-for one in $singles RATELIMIT_TAKEOVER_MS=300 RATELIMIT_STEP_NS=1 RATELIMIT_MAX_ALL=2 RATELIMIT_MAX_ALL=4096; do
+for one in $singles RATELIMIT_TAKEOVER_MS=300 RATELIMIT_STEP_NS=1 RATELIMIT_MAX_ALL=2 \
+    RATELIMIT_MAX_ALL=4096; do
     with "$c" "-D$one"
 done
 if [ "${QUICK:-0}" = 1 ]; then
@@ -47,8 +54,9 @@ for one in $pairs; do
         *" $other "*) continue ;;
         esac
         case "$one $other" in
-        "LOCKS LOCKS_WITHOUT_ARGUMENT" | "LOCKS RATELIMIT_MAX_ALL=4") continue ;; # one lock; a batch of 64
-        "RATELIMIT_STATIC RATELIMIT_API=extern") continue ;;                      # one linkage
+        "LOCKS LOCKS_WITHOUT_ARGUMENT") continue ;;          # the same macros
+        "LOCKS RATELIMIT_MAX_ALL=4") continue ;;             # its batch is one of 64
+        "RATELIMIT_STATIC RATELIMIT_API=extern") continue ;; # one linkage
         esac
         with "$c" "-D$one" "-D$other"
     done
@@ -60,12 +68,14 @@ if [ "${QUICK:-0}" != 1 ] && have "${CXX%% *}" g++; then
 fi
 
 # The table in the header names each option once, and each is tried here.
-sed -n '/^   OPTIONS$/,/^   MEMORY/s/^ *\(RATELIMIT_[A-Z_]*\).* .*/\1/p' "$header/ratelimit.h" | sort -u >"$build/named"
+sed -n '/^   OPTIONS$/,/^   MEMORY/s/^ *\(RATELIMIT_[A-Z_]*\).* .*/\1/p' "$header/ratelimit.h" |
+    sort -u >"$build/named"
 if [ "$(wc -l <"$build/named")" -lt 8 ]; then
     fail "no options found in the header's table" "$build/named"
 fi
+tried=$(echo "$singles" | tr -s '\n ' ' ')
 while read -r option; do
-    case " $(echo $singles) RATELIMIT_IMPLEMENTATION RATELIMIT_LOCK RATELIMIT_UNLOCK" in
+    case " $tried RATELIMIT_IMPLEMENTATION RATELIMIT_LOCK RATELIMIT_UNLOCK" in
     *" $option"*) pass ;;
     *) fail "$option is in the header's table, but not tried in options.sh" ;;
     esac
@@ -87,7 +97,8 @@ cat >"$build/impl.c" <<'END'
 #include "ratelimit.h"
 END
 shared() {
-    $CC -std=c99 -O1 -shared -fPIC -I"$header" "$@" "$build/impl.c" -o "$build/impl.so" >"$build/output" 2>&1 &&
+    $CC -std=c99 -O1 -shared -fPIC -I"$header" "$@" "$build/impl.c" -o "$build/impl.so" \
+        >"$build/output" 2>&1 &&
         nm -D --defined-only "$build/impl.so" >"$build/nm" 2>"$build/output"
 }
 if have nm binutils; then
@@ -96,21 +107,24 @@ if have nm binutils; then
     else
         fail "a shared object does not show ratelimit_take" "$build/output"
     fi
-    if shared '-DRATELIMIT_API=__attribute__((visibility("hidden")))' && ! grep -q ratelimit_ "$build/nm"; then
+    if shared '-DRATELIMIT_API=__attribute__((visibility("hidden")))' &&
+        ! grep -q ratelimit_ "$build/nm"; then
         pass
     else
         fail "RATELIMIT_API does not hide a shared object's names" "$build/output"
     fi
 fi
 
-for bad in "RATELIMIT_TAKEOVER_MS=0" "RATELIMIT_TAKEOVER_MS=3600001" "RATELIMIT_MAX_ALL=0" "RATELIMIT_MAX_ALL=4097"; do
-    refuse "-D$bad" "${bad%%=*} must be" $CC -std=c99 -I"$header" -D$bad -c "$build/impl.c" -o "$build/impl.o"
+impl="-I$header -c $build/impl.c -o $build/impl.o"
+for bad in RATELIMIT_TAKEOVER_MS=0 RATELIMIT_TAKEOVER_MS=3600001 RATELIMIT_MAX_ALL=0 \
+    RATELIMIT_MAX_ALL=4097; do
+    refuse "-D$bad" "${bad%%=*} must be" $CC -std=c99 -D$bad $impl
 done
 for half in "RATELIMIT_LOCK(x)=(void)(x)" "RATELIMIT_UNLOCK(x)=(void)(x)"; do
-    refuse "-D$half alone" "Define both" $CC -std=c99 -I"$header" "-D$half" -c "$build/impl.c" -o "$build/impl.o"
+    refuse "-D$half alone" "Define both" $CC -std=c99 "-D$half" $impl
 done
-refuse "C89" "needs C99" $CC -std=c89 -I"$header" -c "$build/impl.c" -o "$build/impl.o"
+refuse "C89" "needs C99" $CC -std=c89 $impl
 if have "${CXX%% *}" g++; then
-    refuse "C++98" "needs C++11" $CXX -std=c++98 -I"$header" -x c++ -c "$build/impl.c" -o "$build/impl.o"
+    refuse "C++98" "needs C++11" $CXX -std=c++98 -x c++ $impl
 fi
 finish

@@ -1,8 +1,14 @@
 #!/bin/sh
-# symbols.sh [BUILD]  The implementation exports what symbols.txt lists and no more, needs what it lists and no more, and keeps
-# nothing in static memory that can be written. No floating point: neither its instructions nor its helpers.
+# symbols.sh [BUILD]  What an object file of the implementation shows and needs.
 #
-# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)      CC  the compiler      QUICK  1: CC alone, -O1
+# It exports what symbols.txt lists and no more, needs what that lists and no more, and keeps
+# nothing in static memory that can be written. No floating point: neither its instructions nor its
+# helpers.
+#
+# HEADER_DIR  the folder of the ratelimit.h to try (the project's own)
+# CC          the compiler
+# QUICK       1: CC alone, -O1
+#
 # Whatever is read through a pipe is first written to a file that must be there and not empty.
 set -u
 LC_ALL=C
@@ -59,12 +65,14 @@ within() {
     fi
 }
 
-# try WHAT PREFIX COMMAND EXPORTS NEEDS  Compiles impl.c with COMMAND, looks at it with the binutils PREFIXnm and PREFIXsize.
+# try WHAT PREFIX COMMAND EXPORTS NEEDS  Compiles impl.c with COMMAND, looks at it with the binutils
+#                                        PREFIXnm and PREFIXsize.
 # EXPORTS and NEEDS are kinds of names.
 try() {
     try_object=$build/impl.o
     rm -f "$try_object"
-    if ! $3 -I"$header" -c "$build/impl.c" -o "$try_object" >"$build/output" 2>&1 || [ ! -s "$try_object" ]; then
+    if ! $3 -I"$header" -c "$build/impl.c" -o "$try_object" >"$build/output" 2>&1 ||
+        [ ! -s "$try_object" ]; then
         fail "$1: does not compile" "$build/output"
         return
     fi
@@ -72,19 +80,24 @@ try() {
         fail "$1: nm says nothing" "$build/output"
         return
     fi
-    # The thunks that a 32-bit x86 compiler adds to find its own address are hidden and merged by the linker.
-    awk 'NF == 3 && $3 !~ /^__x86\.get_pc_thunk\./ { print $3 }' "$build/nm" | sort -u >"$build/exported"
+    # The thunks that a 32-bit x86 compiler adds to find its own address are hidden and merged by
+    # the linker.
+    awk 'NF == 3 && $3 !~ /^__x86\.get_pc_thunk\./ { print $3 }' "$build/nm" |
+        sort -u >"$build/exported"
     awk 'NF == 2 { print $2 }' "$build/nm" | sort -u >"$build/needed"
     listed $4 >"$build/want"
     same "$1: exported" "$build/exported" "$build/want"
     listed $5 >"$build/allowed"
     within "$1: needs what is not listed" "$build/needed" "$build/allowed"
-    if ! "$2"size -A "$try_object" >"$build/size" 2>"$build/output" || ! grep -q '^\.text' "$build/size"; then
+    if ! "$2"size -A "$try_object" >"$build/size" 2>"$build/output" ||
+        ! grep -q '^\.text' "$build/size"; then
         fail "$1: size says nothing" "$build/output"
         return
     fi
     # .data.rel.ro is constants that hold addresses.
-    awk '$1 ~ /^\.(s|t)?(data|bss)/ && $1 !~ /^\.data\.rel\.ro/ && $2 > 0 { print $1, $2, "bytes" }' "$build/size" >"$build/output"
+    awk '$1 ~ /^\.(s|t)?(data|bss)/ && $1 !~ /^\.data\.rel\.ro/ && $2 > 0 {
+        print $1, $2, "bytes"
+    }' "$build/size" >"$build/output"
     if [ -s "$build/output" ]; then
         fail "$1: static memory that can be written" "$build/output"
     else
@@ -92,13 +105,14 @@ try() {
     fi
 }
 
+shown="exports exports-clock"
 with_clock="may-need needs-clock"
 if [ "${QUICK:-0}" = 1 ]; then
     plain="$CC -std=c99 -fno-stack-protector -fno-common -O1"
-    try "-O1" "" "$plain" "exports exports-clock" "$with_clock"
+    try "-O1" "" "$plain" "$shown" "$with_clock"
     try "without a clock" "" "$plain -DRATELIMIT_NO_CLOCK" exports may-need
     if [ "$(uname -m)" = x86_64 ]; then
-        try "without float registers" "" "$plain -mgeneral-regs-only" "exports exports-clock" "$with_clock"
+        try "without float registers" "" "$plain -mgeneral-regs-only" "$shown" "$with_clock"
     fi
     finish
 fi
@@ -110,14 +124,14 @@ for cc in $compilers; do
     have "$cc" clang || continue
     plain="$cc -std=c99 -fno-stack-protector -fno-common"
     for level in -O0 -O1 -O2 -Os -O3; do
-        try "$cc $level" "" "$plain $level" "exports exports-clock" "$with_clock"
+        try "$cc $level" "" "$plain $level" "$shown" "$with_clock"
     done
     try "$cc without a clock" "" "$plain -O2 -DRATELIMIT_NO_CLOCK" exports may-need
-    try "$cc without threads" "" "$plain -O2 -DRATELIMIT_NO_THREADS" "exports exports-clock" "$with_clock"
+    try "$cc without threads" "" "$plain -O2 -DRATELIMIT_NO_THREADS" "$shown" "$with_clock"
     if [ "$(uname -m)" = x86_64 ]; then
-        try "$cc without float registers" "" "$plain -O2 -mgeneral-regs-only" "exports exports-clock" "$with_clock"
+        try "$cc without float registers" "" "$plain -O2 -mgeneral-regs-only" "$shown" "$with_clock"
         if builds "$cc -m32" gcc-multilib; then
-            try "$cc 32-bit" "" "$plain -O2 -m32" "exports exports-clock" "$with_clock m32"
+            try "$cc 32-bit" "" "$plain -O2 -m32" "$shown" "$with_clock m32"
         fi
     fi
 done
@@ -125,7 +139,8 @@ done
 if have arm-none-eabi-gcc gcc-arm-none-eabi; then
     for cpu in cortex-m0plus cortex-m3 cortex-m4; do
         for level in -Os -O2; do
-            arm="arm-none-eabi-gcc -std=c99 -ffreestanding -mthumb -mcpu=$cpu $level -fno-common -I$build/include"
+            arm="arm-none-eabi-gcc -std=c99 -ffreestanding -mthumb -mcpu=$cpu -fno-common"
+            arm="$arm $level -I$build/include"
             try "$cpu $level" arm-none-eabi- "$arm" exports "may-need arm"
         done
     done

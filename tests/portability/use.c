@@ -1,4 +1,5 @@
-/* use.c - the smallest program that uses everything: the header alone, nothing included before it. Also compiled as C++. */
+/* use.c - the smallest program that uses everything: the header alone, nothing included before it.
+ * Also compiled as C++. */
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
 #include "use.h"

@@ -1,6 +1,7 @@
-/* use.h - calls every layer of ratelimit.h once and compares with known answers: what "it works here" means where only
- * building is in question. In C99 and C++11; no clock and no libc but mem* and stdio are needed. use_all() returns how many
- * answers were wrong. Include ratelimit.h first, in whatever way is being tried. */
+/* use.h - calls every layer of ratelimit.h once and compares with known answers: what "it works
+ * here" means where only building is in question. In C99 and C++11; no clock and no libc but mem*
+ * and stdio are needed. use_all() returns how many answers were wrong. Include ratelimit.h first,
+ * in whatever way is being tried. */
 #ifndef USE_H
 #define USE_H
 

@@ -1,4 +1,4 @@
-/* plain.c - the header compiled a second time with RATELIMIT_NO_THREADS, for the rows of bench.c that show what the locks cost. */
+/* bench_plain.c - the header compiled a second time with RATELIMIT_NO_THREADS, for the rows of bench.c that show what the locks cost. */
 #define RATELIMIT_STATIC
 #define RATELIMIT_NO_THREADS
 #define RATELIMIT_IMPLEMENTATION
