@@ -641,8 +641,8 @@ typedef struct ratelimit_limiter {
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_init(ratelimit_limiter *l,
                                                                       ratelimit_store store);
 
-/* ratelimit_allow, ratelimit_allow_n  May key (a NUL-terminated text) go on? Takes 1 or n tokens
- * now or none. False for any error but a failed store, which the policy decides. Threads: any, as for
+/* ratelimit_allow, ratelimit_allow_n  May key (a NUL-terminated text) go on? Takes 1 or n tokens now
+ * or none. False for any error but a failed store, which the policy decides. Threads: any, as for
  * all calls below but init and close. */
 RATELIMIT_API bool ratelimit_allow(ratelimit_limiter *l, const char *key,
                                    const ratelimit_limit *limit);
@@ -1054,35 +1054,27 @@ static bool ratelimit_priv_wait_turn(uint32_t *turns)
     return *turns > 1000 + RATELIMIT_TAKEOVER_MS;
 }
 
-static void ratelimit_priv_lock(uint32_t *lock)
+/* Takes the lock, unless it is held for longer than a spin. *word is then what it holds, or what it
+ * was seen to hold. */
+static bool ratelimit_priv_try_lock(uint32_t *lock, uint32_t *word)
 {
-    uint32_t seen = 1, turns = 0;
-    for (;;) {
-        uint32_t now = ratelimit_priv_load32(lock);
-        if (!(now & 1)) {
-            if (ratelimit_priv_swap32(lock, now, now + 1))
-                return;
-            continue;
+    uint32_t turn;
+    for (turn = 0; turn < 1000; turn++) {
+        *word = ratelimit_priv_load32(lock);
+        if (!(*word & 1) && ratelimit_priv_swap32(lock, *word, *word + 1)) {
+            ++*word;
+            return true;
         }
-        if (now != seen) {
-            seen = now;
-            turns = 0;
-        }
-        if (ratelimit_priv_wait_turn(&turns) && ratelimit_priv_swap32(lock, now, now + 2))
-            return;
+        ratelimit_priv_relax();
     }
+    return false;
 }
 
-static inline void ratelimit_priv_unlock(uint32_t *lock)
+/* Not if it was taken over meanwhile: it is another's then. */
+static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
 {
-    ratelimit_priv_store32(lock, *lock + 1);
+    (void)ratelimit_priv_swap32(lock, word, word + 1);
 }
-#  elif defined(RATELIMIT_LOCK)
-#    define ratelimit_priv_lock(lock)   RATELIMIT_LOCK(lock)
-#    define ratelimit_priv_unlock(lock) RATELIMIT_UNLOCK(lock)
-#  else
-#    define ratelimit_priv_lock(lock)   ((void)(lock))
-#    define ratelimit_priv_unlock(lock) ((void)(lock))
 #  endif
 
 /* ---- >>implementation: limits ---------------------------------------------------------------- */
@@ -1782,9 +1774,9 @@ static inline uint64_t ratelimit_priv_debt(const ratelimit_bucket *b, uint64_t n
     return b->full_ns - now + ((b->rest & 0xffffff) != 0 && !ratelimit_priv_in_flight(b));
 }
 
-/* A debt of ns and the fraction in rest, charged at another interval: the same tokens at l's. What is remembered of the old
- * interval is m x 2^e ns, m of 17 bits, its last bit half a unit, so that up to 30,000 tokens spent
- * come out whole. */
+/* A debt of ns and the fraction in rest, charged at another interval: the same tokens at l's. What
+ * is remembered of the old interval is m x 2^e ns, m of 17 bits, its last bit half a unit, so that
+ * up to 30,000 tokens spent come out whole. */
 static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, uint64_t ns,
                                                   const ratelimit_limit *l)
 {
@@ -1880,8 +1872,8 @@ static bool ratelimit_priv_bearable(const ratelimit_priv_step *s)
     return s->fits && !ratelimit_priv_above(sum, ratelimit_priv_span_of(RATELIMIT_PRIV_LONG, 0));
 }
 
-/* The clock was set back by more than step_ns since the bucket was seen, and that is in the way: the
- * debt is what it was then, at most the window. */
+/* The clock was set back by more than step_ns since the bucket was seen, and that is in the way:
+ * the debt is what it was then, at most the window. */
 static void ratelimit_priv_forgive(ratelimit_priv_step *s, uint64_t ahead, uint64_t seen,
                                    uint64_t step_ns)
 {
@@ -2207,16 +2199,21 @@ static inline bool ratelimit_priv_held(uint64_t rest)
     return (rest >> 39 & 127) == RATELIMIT_PRIV_HELD;
 }
 
-/* A mark that differs from others of its kind by the state it replaces; the next mark when taken
- * over. */
-static inline uint64_t ratelimit_priv_mark(uint64_t full, uint64_t rest)
+/* A mark that differs from others of its kind by the state it replaces. It keeps what is needed if
+ * its holder dies, and of old and new that which makes sense with either full_ns: the old where it
+ * goes on, the new where it goes back. */
+static inline uint64_t ratelimit_priv_mark(const ratelimit_bucket *old, const ratelimit_bucket *now)
 {
-    uint64_t mix = (full ^ rest) * UINT64_C(0x9E3779B97F4A7C15);
-    return (uint64_t)RATELIMIT_PRIV_HELD << 39 | mix >> 32 | (mix & UINT64_C(0xffff)) << 48;
+    uint64_t mix = (old->full_ns ^ old->rest) * UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t rest = !old->rest || (now->rest && now->full_ns - old->full_ns > RATELIMIT_PRIV_LONG)
+                        ? now->rest
+                        : old->rest;
+    return (rest & (UINT64_C(0xffff) << 48 | RATELIMIT_PRIV_TOP)) | ratelimit_priv_rest_code(rest) |
+           (uint64_t)RATELIMIT_PRIV_HELD << 39 | (mix >> 49) << 24;
 }
 
 /* A consistent copy of *b, unheld. A dead holder's mark is replaced. */
-static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b, const ratelimit_limit *l)
+static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
 {
     uint64_t seen = 0;
     uint32_t turns = 0;
@@ -2234,8 +2231,8 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b, const ra
             turns = 0;
         }
         if (ratelimit_priv_wait_turn(&turns)) {
-            uint64_t whole =
-                UINT64_C(0xffff) << 48 | (uint64_t)(l->code & 0x7fffff) << 24 | 0xffffff;
+            uint64_t whole = (copy.rest & (UINT64_C(0xffff) << 48 | RATELIMIT_PRIV_TOP)) |
+                             (copy.rest & 0x7fffff) << 24 | 0xffffff;
             (void)ratelimit_priv_swap64(&b->rest, copy.rest, whole);
         }
     }
@@ -2244,7 +2241,7 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b, const ra
 static inline bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_bucket *old,
                                                const ratelimit_bucket *now)
 {
-    if (!ratelimit_priv_swap64(&b->rest, old->rest, ratelimit_priv_mark(old->full_ns, old->rest)))
+    if (!ratelimit_priv_swap64(&b->rest, old->rest, ratelimit_priv_mark(old, now)))
         return false;
     if (ratelimit_priv_load64(&b->full_ns) != old->full_ns) {
         ratelimit_priv_store64(&b->rest, old->rest);
@@ -2268,7 +2265,7 @@ RATELIMIT_API bool ratelimit_bucket_decide_shared(ratelimit_bucket *b, const rat
     if (ratelimit_priv_settled(req, l, out))
         return out->allowed;
     for (;;) {
-        ratelimit_bucket old = ratelimit_priv_shared_read(b, l), copy = old;
+        ratelimit_bucket old = ratelimit_priv_shared_read(b), copy = old;
         bool allowed = ratelimit_priv_decide(&copy, l, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
         if ((copy.full_ns == old.full_ns && copy.rest == old.rest) ||
             ratelimit_priv_shared_write(b, &old, &copy))
@@ -2449,7 +2446,8 @@ static inline uint32_t ratelimit_priv_slot(const ratelimit_priv_line *line, uint
     uint32_t a = ratelimit_priv_load32(&line->tag[0]) == tag;
     uint32_t b = ratelimit_priv_load32(&line->tag[1]) == tag;
     uint32_t c = ratelimit_priv_load32(&line->tag[2]) == tag;
-    return 3 - 3 * a - 2 * b - c;
+    return 0x1213u >> (2 * (a | b << 1 | c << 2)) &
+           3; /* 3 for none; a damaged line may have it twice */
 }
 
 static inline ratelimit_bucket ratelimit_priv_fetch(const ratelimit_bucket *from)
@@ -2462,8 +2460,13 @@ static inline ratelimit_bucket ratelimit_priv_fetch(const ratelimit_bucket *from
 
 static inline void ratelimit_priv_put_bucket(ratelimit_bucket *to, const ratelimit_bucket *b)
 {
-    ratelimit_priv_store64(&to->full_ns, b->full_ns);
-    ratelimit_priv_store64(&to->rest, b->rest);
+    if (b->full_ns - to->full_ns <= RATELIMIT_PRIV_LONG) {
+        ratelimit_priv_store64(&to->full_ns, b->full_ns);
+        ratelimit_priv_store64(&to->rest, b->rest);
+    } else {
+        ratelimit_priv_store64(&to->rest, b->rest);
+        ratelimit_priv_store64(&to->full_ns, b->full_ns);
+    }
 }
 
 static inline bool ratelimit_priv_same(const ratelimit_bucket *a, const ratelimit_bucket *b)
@@ -2471,18 +2474,72 @@ static inline bool ratelimit_priv_same(const ratelimit_bucket *a, const ratelimi
     return a->full_ns == b->full_ns && a->rest == b->rest;
 }
 
-static void ratelimit_priv_lock_block(const ratelimit_table *t, ratelimit_priv_line *block)
+/* Waits, holding nothing, until lock number which of these lines moves. If it does not its holder
+ * is dead, and so is that of every other held lock that stood still as long: all of them are freed.
+ * */
+static void ratelimit_priv_wait_lines(ratelimit_priv_line *line, uint32_t count, uint32_t which)
 {
-    uint32_t i;
-    for (i = 0; i < t->lines; i++)
-        ratelimit_priv_lock(&block[i].lock);
+#  if RATELIMIT_PRIV_ATOMIC
+    uint32_t i, word[RATELIMIT_PRIV_BLOCK], turns = 1000;
+    for (i = 0; i < count; i++)
+        word[i] = ratelimit_priv_load32(&line[i].lock);
+    if (!(word[which] & 1))
+        return;
+    while (!ratelimit_priv_wait_turn(&turns))
+        if (ratelimit_priv_load32(&line[which].lock) != word[which])
+            return;
+    for (i = 0; i < count; i++)
+        if (word[i] & 1)
+            (void)ratelimit_priv_swap32(&line[i].lock, word[i], word[i] + 1);
+#  else
+    (void)line, (void)count, (void)which;
+#  endif
 }
 
-static void ratelimit_priv_unlock_block(const ratelimit_table *t, ratelimit_priv_line *block)
+static void ratelimit_priv_unlock_lines(ratelimit_priv_line *line, uint32_t count,
+                                        const uint32_t *word)
+{
+    (void)line, (void)word;
+    while (count--) {
+#  if RATELIMIT_PRIV_ATOMIC
+        ratelimit_priv_unlock(&line[count].lock, word[count]);
+#  elif defined(RATELIMIT_LOCK)
+        RATELIMIT_UNLOCK(&line[count].lock);
+#  endif
+    }
+}
+
+/* Locks all of them and returns count; or none, if one is held for longer than a spin, and returns
+ * which. Nobody may sleep while holding a lock: another waiter would take it for the lock of a dead
+ * one. So whoever calls this then gives back what it has and waits for that line. */
+static uint32_t ratelimit_priv_lock_lines(ratelimit_priv_line *line, uint32_t count, uint32_t *word)
 {
     uint32_t i;
-    for (i = t->lines; i--;)
-        ratelimit_priv_unlock(&block[i].lock);
+    (void)line, (void)word;
+    for (i = 0; i < count; i++) {
+#  if RATELIMIT_PRIV_ATOMIC
+        if (!ratelimit_priv_try_lock(&line[i].lock, &word[i])) {
+            ratelimit_priv_unlock_lines(line, i, word);
+            return i;
+        }
+#  elif defined(RATELIMIT_LOCK)
+        RATELIMIT_LOCK(&line[i].lock);
+#  endif
+    }
+    return count;
+}
+
+static void ratelimit_priv_lock_block(ratelimit_priv_line *line, uint32_t count, uint32_t *word)
+{
+    uint32_t which;
+    while ((which = ratelimit_priv_lock_lines(line, count, word)) < count)
+        ratelimit_priv_wait_lines(line, count, which);
+}
+
+static void ratelimit_priv_unlock_block(const ratelimit_table *t, ratelimit_priv_line *block,
+                                        const uint32_t *word)
+{
+    ratelimit_priv_unlock_lines(block, t->lines, word);
 }
 
 /* A slot in a locked block, and what it held before it was written, for taking it back. */
@@ -2611,7 +2668,7 @@ static inline bool ratelimit_priv_commit(ratelimit_priv_line *line, uint32_t seq
     if (!ratelimit_priv_swap32(&line->lock, seq, seq + 1))
         return false;
     ratelimit_priv_put_bucket(&line->bucket[slot], b);
-    ratelimit_priv_store32(&line->lock, seq + 2);
+    ratelimit_priv_unlock(&line->lock, seq + 1);
 #  else
     (void)seq;
     line->bucket[slot] = *b;
@@ -2626,6 +2683,7 @@ static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_pl
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
     ratelimit_priv_slot_ref ref;
+    uint32_t word[RATELIMIT_PRIV_BLOCK];
 #  if !defined(RATELIMIT_LOCK)
     uint32_t i = 0, tries = 0, index = at->home;
     while (i < t->lines && tries < 100) {
@@ -2653,9 +2711,9 @@ static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_pl
         tries++;
     }
 #  endif
-    ratelimit_priv_lock_block(t, at->block);
+    ratelimit_priv_lock_block(at->block, t->lines, word);
     (void)ratelimit_priv_decide_locked(t, at, l, q, now, out, &ref);
-    ratelimit_priv_unlock_block(t, at->block);
+    ratelimit_priv_unlock_block(t, at->block, word);
     return out->allowed;
 }
 
@@ -2867,7 +2925,8 @@ static void ratelimit_priv_touch(ratelimit_table *t, const ratelimit_priv_place 
 }
 
 /* The results of a batch of which something was refused, after what had been taken was put back:
- * status stays with those that refused, the others say how it stands and what the longest wait is. */
+ * status stays with those that refused, the others say how it stands and what the longest wait is.
+ * */
 static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req,
                                 ratelimit_result *res, size_t count, const ratelimit_priv_place *at,
                                 uint64_t now)
@@ -2904,6 +2963,7 @@ static void ratelimit_priv_all(ratelimit_table *t, const ratelimit_request *req,
     ratelimit_priv_line *blocks[RATELIMIT_MAX_ALL + 1];
     ratelimit_priv_slot_ref undo[RATELIMIT_MAX_ALL];
     ratelimit_limit made;
+    uint32_t word[RATELIMIT_MAX_ALL][RATELIMIT_PRIV_BLOCK], which;
     bool wrote[RATELIMIT_MAX_ALL], refused = false;
     size_t i, n;
     for (i = 0; i < count; i++) {
@@ -2915,7 +2975,13 @@ static void ratelimit_priv_all(ratelimit_table *t, const ratelimit_request *req,
     n = ratelimit_priv_sort_blocks(at, count, blocks);
     ratelimit_priv_read_clock(time);
     for (i = 0; i < n; i++)
-        ratelimit_priv_lock_block(t, blocks[i]);
+        if ((which = ratelimit_priv_lock_lines(blocks[i], t->lines, word[i])) < t->lines) {
+            size_t j = i;
+            while (j--)
+                ratelimit_priv_unlock_block(t, blocks[j], word[j]);
+            ratelimit_priv_wait_lines(blocks[i], t->lines, which);
+            i = (size_t)0 - 1; /* from the start */
+        }
     for (i = 0; i < count; i++) {
         if (at[i].block)
             wrote[i] =
@@ -2933,7 +2999,7 @@ static void ratelimit_priv_all(ratelimit_table *t, const ratelimit_request *req,
         ratelimit_priv_none(t, req, res, count, at, time->now);
     }
     while (n--)
-        ratelimit_priv_unlock_block(t, blocks[n]);
+        ratelimit_priv_unlock_block(t, blocks[n], word[n]);
 }
 
 static void ratelimit_priv_run(ratelimit_table *t, const ratelimit_request *req,
@@ -2986,7 +3052,7 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
 {
     static const ratelimit_bucket full = {0, 0};
     size_t i, lines, dropped = 0;
-    uint32_t slot;
+    uint32_t slot, word;
     bool in_debt;
     if (!t)
         return 0;
@@ -2998,7 +3064,7 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
                 break;
         if (slot == 3)
             continue;
-        ratelimit_priv_lock(&line->lock);
+        ratelimit_priv_lock_block(line, 1, &word);
         for (; slot < 3; slot++)
             if (ratelimit_priv_droppable(line, slot, now_ns, idle_ns, &in_debt)) {
                 ratelimit_priv_store32(&line->tag[slot], 0);
@@ -3006,7 +3072,7 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
                 ratelimit_priv_add64(&t->evicted, in_debt);
                 dropped++;
             }
-        ratelimit_priv_unlock(&line->lock);
+        ratelimit_priv_unlock_lines(line, 1, &word);
     }
     return dropped;
 }
@@ -3070,12 +3136,13 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
     ratelimit_priv_place at;
     ratelimit_priv_slot_ref ref;
     uint64_t debt = 0, ahead = 0, count = 0;
+    uint32_t word[RATELIMIT_PRIV_BLOCK];
     bool room = true;
     if (!t || !key || !key_len || !most || most > 0xffffff || !ttl_ns ||
         ttl_ns > RATELIMIT_PRIV_MAX)
         return false;
     at = ratelimit_priv_locate(t, key, key_len, RATELIMIT_PRIV_FLIGHT_KIND);
-    ratelimit_priv_lock_block(t, at.block);
+    ratelimit_priv_lock_block(at.block, t->lines, word);
     if (ratelimit_priv_find(t, &at, &ref)) {
         count = ratelimit_priv_read_flight(t, &ref.old, now_ns, &ahead);
     } else {
@@ -3091,7 +3158,7 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
                                    now_ns);
         ratelimit_priv_write(&ref, at.tag, &b);
     }
-    ratelimit_priv_unlock_block(t, at.block);
+    ratelimit_priv_unlock_block(t, at.block, word);
     return room && count < most;
 }
 
@@ -3101,12 +3168,13 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
     ratelimit_priv_place at;
     ratelimit_priv_slot_ref ref;
     uint64_t ahead = 0, count = 0;
+    uint32_t word[RATELIMIT_PRIV_BLOCK];
     if (!t)
         return RATELIMIT_BAD_ARGUMENT;
     if (!key || !key_len)
         return RATELIMIT_BAD_KEY;
     at = ratelimit_priv_locate(t, key, key_len, RATELIMIT_PRIV_FLIGHT_KIND);
-    ratelimit_priv_lock_block(t, at.block);
+    ratelimit_priv_lock_block(at.block, t->lines, word);
     if (ratelimit_priv_find(t, &at, &ref))
         count = ratelimit_priv_read_flight(t, &ref.old, now_ns, &ahead);
     if (count) {
@@ -3114,7 +3182,7 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
         ratelimit_priv_save_flight(&b, count - 1, ahead, now_ns);
         ratelimit_priv_write(&ref, at.tag, &b);
     }
-    ratelimit_priv_unlock_block(t, at.block);
+    ratelimit_priv_unlock_block(t, at.block, word);
     return count ? RATELIMIT_OK : RATELIMIT_LOST;
 }
 

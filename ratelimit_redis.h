@@ -20,7 +20,11 @@
        CLUSTER             and hash tags
        LIMITS              numbers
        >>options           interface
-       >>implementation    the layers: text, wire, pool, cluster, scripts, store
+       >>windows           interface: counters
+       >>semaphores        interface: so many at once
+       >>locks             interface: one at a time
+       >>implementation    the layers: text, wire, pool, cluster, scripts, store,
+                           windows, semaphores, locks
        CHANGES, LICENCE
 
 
@@ -191,6 +195,158 @@ RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, s
 /* ratelimit_redis_close  Closes all connections. No call may be under way. NULL is allowed. */
 RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r);
 
+/* ---- >>windows ------------------------------------------------------------------------------- */
+
+/* ratelimit_redis_window  Counts n for key in a fixed window that begins with its first use.
+ * (RATELIMIT_WINDOW is the one aligned to the clock.)
+ *
+ * most     the window's limit, to 2^53 - 1; 0: no limit, allowed without asking
+ * per_ms   its length, 1 to 2^42 ms (139 years)
+ * n        1 to 2^53 - 1; above most is NEVER
+ * out      may be NULL; retry_after_ns and reset_after_ns are until the window's end
+ *
+ * Returns true if counted. False: DENIED (not counted), NEVER, BAD_KEY, BAD_COUNT, BAD_ARGUMENT,
+ * STORE_FAILED. Key: prefix, key, ":window". */
+RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, size_t key_len,
+                                          uint64_t most, uint64_t per_ms, uint64_t n,
+                                          ratelimit_result *out_or_null);
+
+/* ratelimit_redis_sliding  The same over the last per_ms, reckoned from two windows aligned to the
+ * server's clock: what was used in this one, and of the one before the share that is not over yet.
+ * Exact if the use of the window before was even. If all of it came at its end, up to twice most
+ * may pass within per_ms; if at its beginning, it is refused too long; never longer than per_ms.
+ * most x per_ms must be below 2^51. Key: prefix, key, ":sliding". */
+RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, size_t key_len,
+                                           uint64_t most, uint64_t per_ms, uint64_t n,
+                                           ratelimit_result *out_or_null);
+
+/* A limit for what is named so. */
+typedef struct ratelimit_redis_most {
+    const char *name;
+    uint64_t most; /* 0: no limit */
+} ratelimit_redis_most;
+
+/* ratelimit_redis_most_of  The limit of key among count: that of its whole text, else of what stands
+ * before its first '|', else otherwise. */
+RATELIMIT_API uint64_t ratelimit_redis_most_of(const ratelimit_redis_most *limits, size_t count,
+                                               const char *key, uint64_t otherwise);
+
+/* ---- >>semaphores ---------------------------------------------------------------------------- */
+
+/* ratelimit_redis_acquire_plain, ratelimit_redis_release_plain  At most `most` in flight for key,
+ * only counted: who holds is not known, so one who dies keeps a place until nobody acquires for
+ * ttl_ms; then all are free. Never below 0 or above most.
+ *
+ * most     1 to 2^31
+ * ttl_ms   1 to 2^42
+ *
+ * OK; acquire: BUSY; release: LOST if none is out; BAD_KEY, BAD_ARGUMENT, STORE_FAILED. Key: prefix,
+ * key, ":plain". */
+RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r, const void *key,
+                                                             size_t key_len, uint64_t most,
+                                                             uint64_t ttl_ms);
+RATELIMIT_API ratelimit_status ratelimit_redis_release_plain(ratelimit_redis *r, const void *key,
+                                                             size_t key_len);
+
+/* A permit: 128 random bits, in hex. */
+typedef struct ratelimit_redis_permit {
+    char id[33];
+} ratelimit_redis_permit;
+
+/* ratelimit_redis_acquire  A permit that expires by itself after ttl_ms of the server's clock.
+ *
+ * most         1 to 2^31; may differ from call to call
+ * ttl_ms       1 to 2^42
+ * max_wait_ms  0: BUSY at once; else asks again after pauses that grow to max_pause_ms (0: 100),
+ *              with jitter; then TIMEOUT
+ * permit       set by OK
+ * retry_after  may be NULL; BUSY, TIMEOUT: ns until the next permit expires, if none comes back
+ *
+ * OK, BUSY, TIMEOUT, BAD_KEY, BAD_ARGUMENT, STORE_FAILED (then a permit that nobody holds may be out
+ * until its time is over). Key: prefix, key, ":permits"; it is gone when no permit is out. */
+RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const void *key,
+                                                       size_t key_len, uint64_t most,
+                                                       uint64_t ttl_ms, uint64_t max_wait_ms,
+                                                       uint64_t max_pause_ms,
+                                                       ratelimit_redis_permit *permit,
+                                                       uint64_t *retry_after_ns);
+
+/* ratelimit_redis_release  Gives count permits back, at most 1000. each[i] (may be NULL): OK, or
+ * LOST if it was not out any more. Returns OK if all were out, LOST if one was not; BAD_KEY,
+ * BAD_ARGUMENT, STORE_FAILED (then so is each). */
+RATELIMIT_API ratelimit_status ratelimit_redis_release(ratelimit_redis *r, const void *key,
+                                                       size_t key_len,
+                                                       const ratelimit_redis_permit *permits,
+                                                       size_t count, ratelimit_status *each);
+
+/* ratelimit_redis_extend  The permit now expires ttl_ms from now. OK; LOST if it was not out any
+ * more: it is not made anew. */
+RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const void *key,
+                                                      size_t key_len,
+                                                      const ratelimit_redis_permit *permit,
+                                                      uint64_t ttl_ms);
+
+/* ---- >>locks --------------------------------------------------------------------------------- */
+
+/* A lock that is held. Redis replicates after it answers: a failover can hand one lock to two
+ * holders, and a holder that is stopped for longer than its time does not notice. So what the lock
+ * protects should refuse a fence smaller than one it has seen: only that makes it safe. */
+typedef struct ratelimit_redis_held {
+    char owner[33];          /* 128 random bits, in hex */
+    uint64_t fence;          /* larger at each lock, also after the last one was lost */
+    uint64_t valid_until_ns; /* ratelimit_clock_ns; reckoned from before the request was sent, less
+                                1 % and 2 ms for clocks that differ */
+} ratelimit_redis_held;
+
+/* ratelimit_redis_lock  Takes the lock named key.
+ *
+ * ttl_ms       1 to 2^42: it is free again by then, whatever happens
+ * max_wait_ms  0: BUSY at once; else asks again after pauses of up to 100 ms with jitter, then
+ *              TIMEOUT
+ *
+ * OK and *held; BUSY, TIMEOUT, BAD_KEY (also a key that begins with '}'), BAD_ARGUMENT,
+ * STORE_FAILED (then nobody may have it until its time is over). Keys: prefix, "{", key, "}:lock"
+ * and the same with ":fence"; a key with braces of its own stands without the outer ones. */
+RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const void *key,
+                                                    size_t key_len, uint64_t ttl_ms,
+                                                    uint64_t max_wait_ms,
+                                                    ratelimit_redis_held *held);
+
+/* ratelimit_redis_unlock  OK; LOST if it was not ours any more, which harms nobody. */
+RATELIMIT_API ratelimit_status ratelimit_redis_unlock(ratelimit_redis *r, const void *key,
+                                                      size_t key_len, ratelimit_redis_held *held);
+
+/* ratelimit_redis_renew  It now ends ttl_ms (1 to 2^42) from now. OK; LOST if it was not ours any
+ * more: it is not taken anew, and is no longer valid. STORE_FAILED: as it was. */
+RATELIMIT_API ratelimit_status ratelimit_redis_renew(ratelimit_redis *r, const void *key,
+                                                     size_t key_len, ratelimit_redis_held *held,
+                                                     uint64_t ttl_ms);
+
+/* ratelimit_redis_valid_ns  How long held is sure to be ours still, without asking; 0: not any
+ * more. */
+RATELIMIT_API uint64_t ratelimit_redis_valid_ns(const ratelimit_redis_held *held);
+
+#  if defined(RATELIMIT_REDIS_THREADS)
+/* ratelimit_redis_keep  Starts a thread that renews held every third of ttl_ms, until
+ * ratelimit_redis_keep_stop, or until it is lost: then lost(self) is called once, from that thread,
+ * before the time of the lock is over if the server still answers, and at the latest when it is.
+ * key and held must stay where they are; read held only by ratelimit_redis_keep_valid_ns meanwhile.
+ * NULL if there is no memory or thread, or an argument is bad. */
+typedef struct ratelimit_redis_keeper ratelimit_redis_keeper;
+RATELIMIT_API ratelimit_redis_keeper *ratelimit_redis_keep(ratelimit_redis *r, const void *key,
+                                                           size_t key_len,
+                                                           ratelimit_redis_held *held,
+                                                           uint64_t ttl_ms,
+                                                           void (*lost)(void *self), void *self);
+
+/* ratelimit_redis_keep_valid_ns  As ratelimit_redis_valid_ns, of a lock that is being kept. */
+RATELIMIT_API uint64_t ratelimit_redis_keep_valid_ns(ratelimit_redis_keeper *keeper);
+
+/* ratelimit_redis_keep_stop  Ends the thread and frees keeper; the lock stays. True if it was not
+ * lost. Not from within lost. NULL is allowed. */
+RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper);
+#  endif
+
 #  ifdef __cplusplus
 }
 #  endif
@@ -262,6 +418,14 @@ enum {
     RATELIMIT_PRIV_REDIS_ASK,
     RATELIMIT_PRIV_REDIS_GIVE,
     RATELIMIT_PRIV_REDIS_SWAP,
+    RATELIMIT_PRIV_REDIS_COUNT,
+    RATELIMIT_PRIV_REDIS_SLIDE,
+    RATELIMIT_PRIV_REDIS_PLAIN,
+    RATELIMIT_PRIV_REDIS_PERMIT,
+    RATELIMIT_PRIV_REDIS_RETURN,
+    RATELIMIT_PRIV_REDIS_EXTEND,
+    RATELIMIT_PRIV_REDIS_LOCK,
+    RATELIMIT_PRIV_REDIS_OWNED,
     RATELIMIT_PRIV_REDIS_SCRIPTS
 };
 
@@ -531,6 +695,152 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  end\n"
     "end\n"
     "return 1\n",
+    /* count: a fixed window that starts at its first use.
+       KEYS   the counter
+       ARGV   most; n; period in ms
+       reply  {used before, ms left}
+       Expiry: the window's end; a counter that lost it (PTTL -1) gets a whole period. Clock: Redis'
+       own, for expiry. A refusal does not count. */
+    "local used = tonumber(redis.call('GET', KEYS[1]) or '0')\n"
+    "local left = redis.call('PTTL', KEYS[1])\n"
+    "if left == -1 then\n"
+    "  redis.call('PEXPIRE', KEYS[1], ARGV[3])\n"
+    "  left = ARGV[3] + 0\n"
+    "elseif left <= 0 then\n"
+    "  used = 0\n"
+    "end\n"
+    "if used + ARGV[2] - ARGV[1] > 0 then\n"
+    "  return {used, left}\n"
+    "end\n"
+    "if left <= 0 then\n"
+    "  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])\n"
+    "  left = ARGV[3] + 0\n"
+    "else\n"
+    "  redis.call('INCRBY', KEYS[1], ARGV[2])\n"
+    "end\n"
+    "return {used, left}\n",
+    /* slide: this window and a share of the one before, windows aligned to the server's clock.
+       KEYS   the counter: start of the window in ms, used in it, used in the one before (doubles)
+       ARGV   most; n; period in ms; most x period (all products below 2^53)
+       reply  {used, used before, ms since the start}: before this
+       Expiry: the end of the next window. Clock: TIME. A refusal writes nothing. */
+    "local time = redis.call('TIME')\n"
+    "local period = ARGV[3] + 0\n"
+    "local micros = time[1] * 1000000 + time[2]\n"
+    "local now = (micros - micros % 1000) / 1000\n"
+    "local since = now % period\n"
+    "local start = now - since\n"
+    "local used, before = 0, 0\n"
+    "local v = redis.call('GET', KEYS[1])\n"
+    "if v then\n"
+    "  local at, a, b = struct.unpack('<ddd', v)\n"
+    "  if at >= start then\n"
+    "    used, before = a, b\n"
+    "    if at > start then\n"
+    "      since, start = 0, at\n"
+    "    end\n"
+    "  elseif at + period == start then\n"
+    "    before = a\n"
+    "  end\n"
+    "end\n"
+    "if used + ARGV[2] - ARGV[1] > 0 or\n"
+    "    (used + ARGV[2]) * period + before * (period - since) - ARGV[4] > 0 then\n"
+    "  return {used, before, since}\n"
+    "end\n"
+    "redis.call('SET', KEYS[1], struct.pack('<ddd', start, used + ARGV[2], before), 'PX',\n"
+    "  string.format('%d', 2 * period - since + 2))\n"
+    "return {used, before, since}\n",
+    /* plain: a semaphore that only counts.
+       KEYS   the counter
+       ARGV   most, or -1 to release; time to live in ms
+       reply  how many are out after this; -1: none was free, or none was out
+       Expiry: ARGV[2] after the last acquire. Clock: Redis' own. */
+    "local used = tonumber(redis.call('GET', KEYS[1]) or '0')\n"
+    "if ARGV[1] == '-1' then\n"
+    "  if used <= 1 then\n"
+    "    redis.call('DEL', KEYS[1])\n"
+    "    return used - 1\n"
+    "  end\n"
+    "  return redis.call('DECR', KEYS[1])\n"
+    "end\n"
+    "if used - ARGV[1] >= 0 then\n"
+    "  return -1\n"
+    "end\n"
+    "redis.call('SET', KEYS[1], string.format('%d', used + 1), 'PX', ARGV[2])\n"
+    "return used + 1\n",
+    /* permit: one more of a semaphore whose permits expire.
+       KEYS   a sorted set: ids, by the us at which they expire
+       ARGV   most; time to live in us; id
+       reply  {1 or 0, how many are out, us until the next one expires (0)}
+       Expiry: with the last permit. Clock: TIME. */
+    "local time = redis.call('TIME')\n"
+    "local now = time[1] * 1000000 + time[2]\n"
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now))\n"
+    "local used = redis.call('ZCARD', KEYS[1])\n"
+    "if used - ARGV[1] >= 0 then\n"
+    "  local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')\n"
+    "  return {0, used, first[2] - now}\n"
+    "end\n"
+    "redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[2]), ARGV[3])\n"
+    "local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')\n"
+    "redis.call('PEXPIRE', KEYS[1], string.format('%d', (last[2] - now) / 1000 + 2))\n"
+    "return {1, used + 1, 0}\n",
+    /* return: gives permits back.
+       KEYS   as permit
+       ARGV   ids
+       reply  for each id 1: it was out, 0: it was not (any more)
+       Clock: TIME. */
+    "local time = redis.call('TIME')\n"
+    "local now = time[1] * 1000000 + time[2]\n"
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now))\n"
+    "local reply = {}\n"
+    "for i = 1, #ARGV do\n"
+    "  reply[i] = redis.call('ZREM', KEYS[1], ARGV[i])\n"
+    "end\n"
+    "return reply\n",
+    /* extend: a permit lives for so long from now, if it is still out.
+       KEYS   as permit
+       ARGV   time to live in us; id
+       reply  1; 0: it is not out any more
+       Expiry, clock: as permit. */
+    "local time = redis.call('TIME')\n"
+    "local now = time[1] * 1000000 + time[2]\n"
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now))\n"
+    "if not redis.call('ZSCORE', KEYS[1], ARGV[2]) then\n"
+    "  return 0\n"
+    "end\n"
+    "redis.call('ZADD', KEYS[1], 'XX', string.format('%d', now + ARGV[1]), ARGV[2])\n"
+    "local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')\n"
+    "redis.call('PEXPIRE', KEYS[1], string.format('%d', (last[2] - now) / 1000 + 2))\n"
+    "return 1\n",
+    /* lock: for one owner, with a number that is larger each time.
+       KEYS   the lock: its owner; the last number
+       ARGV   time to live in ms; time to live of the number in ms; owner
+       reply  {1, number}; {0, ms left of the present owner, -1 if that never ends}
+       Clock: TIME, so that the number grows also if the last one was lost. */
+    "local last = redis.call('GET', KEYS[2])\n"
+    "if not redis.call('SET', KEYS[1], ARGV[3], 'NX', 'PX', ARGV[1]) then\n"
+    "  return {0, redis.call('PTTL', KEYS[1])}\n"
+    "end\n"
+    "local time = redis.call('TIME')\n"
+    "local number = time[1] * 1000000 + time[2]\n"
+    "if last and last + 1 > number then\n"
+    "  number = last + 1\n"
+    "end\n"
+    "redis.call('SET', KEYS[2], string.format('%d', number), 'PX', ARGV[2])\n"
+    "return {1, number}\n",
+    /* owned: unlock, or renew, if the owner still is.
+       KEYS   the lock
+       ARGV   time to live in ms from now, 0 to unlock; owner
+       reply  1; 0: it has another owner, or none
+       Renewing sets the time anew: it is never added up. */
+    "if redis.call('GET', KEYS[1]) ~= ARGV[2] then\n"
+    "  return 0\n"
+    "end\n"
+    "if ARGV[1] == '0' then\n"
+    "  return redis.call('DEL', KEYS[1])\n"
+    "end\n"
+    "return redis.call('PEXPIRE', KEYS[1], ARGV[1])\n",
 };
 
 /* ---- >>implementation: structures ------------------------------------------------------------ */
@@ -2685,6 +2995,700 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
+
+/* ---- >>implementation: windows, semaphores, locks ---------------------------------------------- */
+
+#  define RATELIMIT_PRIV_REDIS_TTL (UINT64_C(1) << 42) /* ms */
+
+/* One call of a script with one key or two, whose reply is whole numbers. */
+typedef struct ratelimit_priv_redis_eval {
+    unsigned script;
+    const char *key[2]; /* without prefix */
+    size_t key_len[2], keys;
+    char arg[4][24];
+    const ratelimit_redis_permit *permits; /* arguments after those */
+    size_t args, permit_count;
+    long long *reply;
+    size_t reply_room;
+} ratelimit_priv_redis_eval;
+
+static void ratelimit_priv_redis_build_eval(ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_priv_redis_eval *e = (const ratelimit_priv_redis_eval *)call->self;
+    size_t i;
+    ratelimit_priv_redis_put_script(call, conn, e->script, e->keys, e->args + e->permit_count);
+    for (i = 0; i < e->keys; i++)
+        ratelimit_priv_redis_put_key(call->r, conn, e->key[i], e->key_len[i]);
+    for (i = 0; i < e->args; i++)
+        ratelimit_priv_redis_put_text(conn, e->arg[i]);
+    for (i = 0; i < e->permit_count; i++)
+        ratelimit_priv_redis_put_text(conn, e->permits[i].id);
+}
+
+static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
+                                             const redisReply *reply)
+{
+    const ratelimit_priv_redis_eval *e = (const ratelimit_priv_redis_eval *)call->self;
+    size_t i;
+    if (reply->type == REDIS_REPLY_INTEGER && e->reply_room == 1) {
+        e->reply[0] = reply->integer;
+        return true;
+    }
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != e->reply_room)
+        return ratelimit_priv_redis_odd(call);
+    for (i = 0; i < e->reply_room; i++) {
+        if (reply->element[i]->type != REDIS_REPLY_INTEGER)
+            return ratelimit_priv_redis_odd(call);
+        e->reply[i] = reply->element[i]->integer;
+    }
+    return true;
+}
+
+static void ratelimit_priv_redis_arg(ratelimit_priv_redis_eval *e, uint64_t value)
+{
+    size_t len = 0;
+    ratelimit_priv_put_number(e->arg[e->args], &len, value);
+    e->arg[e->args++][len] = 0;
+}
+
+/* key and suffix as one text, in memory of its own; brace puts it in braces if it has none. */
+static char *ratelimit_priv_redis_name(const void *key, size_t key_len, const char *suffix,
+                                       bool brace, size_t *len)
+{
+    const char *open = (const char *)memchr(key, '{', key_len);
+    const char *close =
+        open ? (const char *)memchr(open, '}', key_len - (size_t)(open - (const char *)key)) : NULL;
+    char *name = (char *)malloc(key_len + strlen(suffix) + 3);
+    size_t at = 0;
+    if (!name)
+        return NULL;
+    brace = brace && !(close && close > open + 1);
+    if (brace)
+        name[at++] = '{';
+    memcpy(name + at, key, key_len);
+    at += key_len;
+    if (brace)
+        name[at++] = '}';
+    memcpy(name + at, suffix, strlen(suffix));
+    *len = at + strlen(suffix);
+    return name;
+}
+
+/* Runs e on key and suffix (and, for locks, the fence). */
+static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_priv_redis_eval *e,
+                                                unsigned script, const void *key, size_t key_len,
+                                                const char *suffix, long long *reply,
+                                                size_t reply_room)
+{
+    ratelimit_priv_redis_call call;
+    bool brace = script == RATELIMIT_PRIV_REDIS_LOCK || script == RATELIMIT_PRIV_REDIS_OWNED;
+    char *name, *fence = NULL;
+    e->script = script;
+    e->reply = reply;
+    e->reply_room = reply_room;
+    e->keys = script == RATELIMIT_PRIV_REDIS_LOCK ? 2 : 1;
+    name = ratelimit_priv_redis_name(key, key_len, suffix, brace, &e->key_len[0]);
+    if (e->keys == 2)
+        fence = ratelimit_priv_redis_name(key, key_len, ":fence", brace, &e->key_len[1]);
+    if (!name || (e->keys == 2 && !fence)) {
+        free(name);
+        free(fence);
+        ratelimit_priv_redis_say(r, "out of memory");
+        return RATELIMIT_STORE_FAILED;
+    }
+    e->key[0] = name;
+    e->key[1] = fence;
+    ratelimit_priv_redis_after_fork(r);
+    memset(&call, 0, sizeof call);
+    call.r = r;
+    call.self = e;
+    call.build = ratelimit_priv_redis_build_eval;
+    call.answer = ratelimit_priv_redis_answer_eval;
+    if (r->cluster)
+        call.slot = ratelimit_priv_redis_slot(r, name, e->key_len[0]);
+    ratelimit_priv_redis_run(&call, 1, ratelimit_priv_redis_deadline(r));
+    free(name);
+    free(fence);
+    return call.failed ? RATELIMIT_STORE_FAILED : RATELIMIT_OK;
+}
+
+static ratelimit_status ratelimit_priv_redis_good(const ratelimit_redis *r, const void *key,
+                                                  size_t key_len, uint64_t most, uint64_t ttl_ms)
+{
+    if (!r)
+        return RATELIMIT_BAD_ARGUMENT;
+    if (!key || !key_len)
+        return RATELIMIT_BAD_KEY;
+    return most && most <= UINT64_C(1) << 31 && ttl_ms && ttl_ms <= RATELIMIT_PRIV_REDIS_TTL
+               ? RATELIMIT_OK
+               : RATELIMIT_BAD_ARGUMENT;
+}
+
+/* What a window needs not ask Redis for; true if it is settled. */
+static bool ratelimit_priv_redis_window_settled(const ratelimit_redis *r, const void *key,
+                                                size_t key_len, uint64_t most, uint64_t per_ms,
+                                                uint64_t n, ratelimit_result *out)
+{
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, per_ms);
+    if (status == RATELIMIT_OK && (most >= RATELIMIT_PRIV_REDIS_EXACT || n >= RATELIMIT_PRIV_REDIS_EXACT))
+        status = RATELIMIT_BAD_ARGUMENT;
+    if (status == RATELIMIT_OK && !n)
+        status = RATELIMIT_BAD_COUNT;
+    if (status != RATELIMIT_OK) {
+        ratelimit_priv_answer(out, status);
+        return true;
+    }
+    if (most)
+        return false;
+    ratelimit_priv_answer(out, RATELIMIT_OK);
+    out->limit = out->remaining = UINT64_MAX;
+    out->taken = n;
+    return true;
+}
+
+/* The result of n where `used` were used before, ms to the end; retry is set by the caller. */
+static void ratelimit_priv_redis_window_result(ratelimit_result *out, uint64_t most, uint64_t n,
+                                               uint64_t used, bool allowed, uint64_t left_ms)
+{
+    ratelimit_priv_answer(out, allowed    ? RATELIMIT_OK
+                               : n > most ? RATELIMIT_NEVER
+                                          : RATELIMIT_DENIED);
+    used += allowed ? n : 0;
+    out->limit = most;
+    out->remaining = used < most ? most - used : 0;
+    out->taken = allowed ? n : 0;
+    out->reset_after_ns = used ? left_ms * RATELIMIT_MILLISECOND : 0;
+    if (!allowed)
+        out->retry_after_ns = n > most ? RATELIMIT_FOREVER : out->reset_after_ns;
+}
+
+RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, size_t key_len,
+                                          uint64_t most, uint64_t per_ms, uint64_t n,
+                                          ratelimit_result *out_or_null)
+{
+    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
+    ratelimit_priv_redis_eval e;
+    long long reply[2] = {0, 0};
+    if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
+        return out->allowed;
+    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_arg(&e, most);
+    ratelimit_priv_redis_arg(&e, n);
+    ratelimit_priv_redis_arg(&e, per_ms);
+    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_COUNT, key, key_len, ":window", reply,
+                                2) != RATELIMIT_OK) {
+        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
+        return false;
+    }
+    {
+        uint64_t used = reply[0] > 0 ? (uint64_t)reply[0] : 0;
+        bool allowed = used <= most && n <= most - used;
+        ratelimit_priv_redis_window_result(out, most, n, used, allowed,
+                                           reply[1] > 0 ? (uint64_t)reply[1] : 0);
+    }
+    return out->allowed;
+}
+
+/* How many ms until n more pass, of `used` in this window and `before` in the one before, since ms
+ * ago. All products are below 2^52. */
+static uint64_t ratelimit_priv_redis_slide_ms(uint64_t most, uint64_t per, uint64_t n, uint64_t used,
+                                              uint64_t before, uint64_t since)
+{
+    uint64_t room, ms = 0;
+    if (used <= most && n <= most - used && before) { /* still in this window */
+        room = (most - used - n) * per / before;
+        ms = room < per ? per - room : 0;
+        return ms > since ? ms - since : 1;
+    }
+    if (n <= most && used) { /* in the next one, where this is the one before */
+        room = (most - n) * per / used;
+        ms = room < per ? per - room : 0;
+    }
+    return per - since + ms;
+}
+
+RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, size_t key_len,
+                                           uint64_t most, uint64_t per_ms, uint64_t n,
+                                           ratelimit_result *out_or_null)
+{
+    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
+    ratelimit_priv_redis_eval e;
+    long long reply[3] = {0, 0, 0};
+    uint64_t used, before, since, share;
+    bool allowed;
+    if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
+        return out->allowed;
+    if (most > (RATELIMIT_PRIV_REDIS_EXACT / 4 - 1) / per_ms) {
+        ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
+        return false;
+    }
+    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_arg(&e, most);
+    ratelimit_priv_redis_arg(&e, n);
+    ratelimit_priv_redis_arg(&e, per_ms);
+    ratelimit_priv_redis_arg(&e, most * per_ms);
+    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_SLIDE, key, key_len, ":sliding", reply,
+                                3) != RATELIMIT_OK) {
+        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
+        return false;
+    }
+    used = (uint64_t)reply[0];
+    before = (uint64_t)reply[1];
+    since = (uint64_t)reply[2] % per_ms;
+    share = before / per_ms * (per_ms - since) +
+            (before % per_ms * (per_ms - since) + per_ms - 1) / per_ms; /* rounded up */
+    allowed = used <= most && n <= most - used && share <= most - used - n;
+    ratelimit_priv_redis_window_result(out, most, n, used + share, allowed, 0);
+    if (used || before || allowed)
+        out->reset_after_ns = RATELIMIT_MILLISECOND *
+                              (per_ms - since + (used || allowed ? per_ms : 0));
+    if (out->status == RATELIMIT_DENIED)
+        out->retry_after_ns =
+            RATELIMIT_MILLISECOND *
+            ratelimit_priv_redis_slide_ms(most, per_ms, n, used, before, since);
+    return allowed;
+}
+
+RATELIMIT_API uint64_t ratelimit_redis_most_of(const ratelimit_redis_most *limits, size_t count,
+                                               const char *key, uint64_t otherwise)
+{
+    size_t whole = key ? strlen(key) : 0, part = key ? strcspn(key, "|") : 0, i;
+    for (i = 0; key && limits && i < count; i++)
+        if (limits[i].name && strcmp(limits[i].name, key) == 0)
+            return limits[i].most;
+    for (i = 0; part < whole && limits && i < count; i++)
+        if (limits[i].name && strlen(limits[i].name) == part &&
+            memcmp(limits[i].name, key, part) == 0)
+            return limits[i].most;
+    return otherwise;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r, const void *key,
+                                                             size_t key_len, uint64_t most,
+                                                             uint64_t ttl_ms)
+{
+    ratelimit_priv_redis_eval e;
+    long long used = 0;
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, most, ttl_ms);
+    if (status != RATELIMIT_OK)
+        return status;
+    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_arg(&e, most);
+    ratelimit_priv_redis_arg(&e, ttl_ms);
+    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, ":plain",
+                                     &used, 1);
+    return status == RATELIMIT_OK && used < 0 ? RATELIMIT_BUSY : status;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_release_plain(ratelimit_redis *r, const void *key,
+                                                             size_t key_len)
+{
+    ratelimit_priv_redis_eval e;
+    long long used = 0;
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
+    if (status != RATELIMIT_OK)
+        return status;
+    memset(&e, 0, sizeof e);
+    memcpy(e.arg[e.args++], "-1", 3);
+    ratelimit_priv_redis_arg(&e, 0);
+    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, ":plain",
+                                     &used, 1);
+    return status == RATELIMIT_OK && used < 0 ? RATELIMIT_LOST : status;
+}
+
+/* 128 random bits in hex. The kernel gives them, so neither processes nor forks can collide. */
+static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *hex)
+{
+    static const char digits[] = "0123456789abcdef";
+    unsigned char bytes[16];
+    FILE *file = fopen("/dev/urandom", "rb");
+    size_t i, got = 0;
+    if (file) {
+        setvbuf(file, NULL, _IONBF, 0);
+        got = fread(bytes, 1, sizeof bytes, file);
+        fclose(file);
+    }
+    if (got != sizeof bytes) {
+        ratelimit_priv_redis_say(r, "/dev/urandom can't be read");
+        return false;
+    }
+    for (i = 0; i < sizeof bytes; i++) {
+        hex[2 * i] = digits[bytes[i] >> 4];
+        hex[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    hex[2 * sizeof bytes] = 0;
+    return true;
+}
+
+/* Waiting for something that others hold: pauses double up to the longest, each shortened by a
+ * random part. False if the wait is over. */
+typedef struct ratelimit_priv_redis_wait {
+    uint64_t until_ns, pause_ns, longest_ns, mix;
+} ratelimit_priv_redis_wait_state;
+
+static void ratelimit_priv_redis_wait_start(ratelimit_priv_redis_wait_state *w, uint64_t max_wait_ms,
+                                            uint64_t longest_ms, const char *id)
+{
+    uint64_t now = ratelimit_clock_ns();
+    w->until_ns = max_wait_ms > (UINT64_MAX - now) / RATELIMIT_MILLISECOND
+                      ? UINT64_MAX
+                      : now + max_wait_ms * RATELIMIT_MILLISECOND;
+    w->pause_ns = 2 * RATELIMIT_MILLISECOND;
+    longest_ms = longest_ms && longest_ms < 3600000 ? longest_ms : longest_ms ? 3600000 : 100;
+    w->longest_ns = longest_ms * RATELIMIT_MILLISECOND;
+    memcpy(&w->mix, id, sizeof w->mix);
+    w->mix |= 1;
+}
+
+static bool ratelimit_priv_redis_wait_once(ratelimit_priv_redis_wait_state *w, uint64_t free_in_ns)
+{
+    uint64_t now = ratelimit_clock_ns(), pause = w->pause_ns;
+    if (now >= w->until_ns)
+        return false;
+    w->mix ^= w->mix << 13;
+    w->mix ^= w->mix >> 7;
+    w->mix ^= w->mix << 17;
+    pause = pause < w->longest_ns ? pause : w->longest_ns;
+    pause -= w->mix % (pause / 2 + 1);
+    if (free_in_ns && free_in_ns < pause)
+        pause = free_in_ns;
+    if (pause > w->until_ns - now)
+        pause = w->until_ns - now;
+    ratelimit_priv_redis_pause(pause);
+    w->pause_ns = w->pause_ns < w->longest_ns ? w->pause_ns * 2 : w->longest_ns;
+    return true;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const void *key,
+                                                       size_t key_len, uint64_t most,
+                                                       uint64_t ttl_ms, uint64_t max_wait_ms,
+                                                       uint64_t max_pause_ms,
+                                                       ratelimit_redis_permit *permit,
+                                                       uint64_t *retry_after_ns)
+{
+    ratelimit_priv_redis_wait_state wait;
+    ratelimit_redis_permit id;
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, most, ttl_ms);
+    uint64_t retry;
+    if (retry_after_ns)
+        *retry_after_ns = 0;
+    if (!permit)
+        return RATELIMIT_BAD_ARGUMENT;
+    memset(permit, 0, sizeof *permit);
+    if (status != RATELIMIT_OK)
+        return status;
+    if (!ratelimit_priv_redis_random(r, id.id))
+        return RATELIMIT_STORE_FAILED;
+    ratelimit_priv_redis_wait_start(&wait, max_wait_ms, max_pause_ms, id.id);
+    do {
+        ratelimit_priv_redis_eval e;
+        long long reply[3] = {0, 0, 0};
+        memset(&e, 0, sizeof e);
+        ratelimit_priv_redis_arg(&e, most);
+        ratelimit_priv_redis_arg(&e, ttl_ms * 1000);
+        e.permits = &id;
+        e.permit_count = 1;
+        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PERMIT, key, key_len,
+                                         ":permits", reply, 3);
+        if (status != RATELIMIT_OK)
+            return status;
+        if (reply[0] == 1) {
+            *permit = id;
+            return RATELIMIT_OK;
+        }
+        retry = reply[2] > 0 ? (uint64_t)reply[2] * 1000 : 0;
+        if (retry_after_ns)
+            *retry_after_ns = retry;
+    } while (max_wait_ms && ratelimit_priv_redis_wait_once(&wait, retry));
+    return max_wait_ms ? RATELIMIT_TIMEOUT : RATELIMIT_BUSY;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_release(ratelimit_redis *r, const void *key,
+                                                       size_t key_len,
+                                                       const ratelimit_redis_permit *permits,
+                                                       size_t count, ratelimit_status *each)
+{
+    enum { MOST = 1000 };
+    ratelimit_priv_redis_eval e;
+    long long one = 0, *reply = &one;
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
+    bool all = true;
+    size_t i;
+    if (status == RATELIMIT_OK && (!permits || !count || count > MOST))
+        status = RATELIMIT_BAD_ARGUMENT;
+    if (status != RATELIMIT_OK)
+        return status;
+    if (count > 1)
+        reply = (long long *)calloc(count, sizeof *reply);
+    memset(&e, 0, sizeof e);
+    e.permits = permits;
+    e.permit_count = count;
+    if (reply)
+        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_RETURN, key, key_len,
+                                         ":permits", reply, count);
+    else
+        status = RATELIMIT_STORE_FAILED;
+    for (i = 0; i < count; i++) {
+        ratelimit_status s = status != RATELIMIT_OK ? status
+                             : reply[i] == 1        ? RATELIMIT_OK
+                                                    : RATELIMIT_LOST;
+        all = all && s == RATELIMIT_OK;
+        if (each)
+            each[i] = s;
+    }
+    if (count > 1)
+        free(reply);
+    return status != RATELIMIT_OK ? status : all ? RATELIMIT_OK : RATELIMIT_LOST;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const void *key,
+                                                      size_t key_len,
+                                                      const ratelimit_redis_permit *permit,
+                                                      uint64_t ttl_ms)
+{
+    ratelimit_priv_redis_eval e;
+    long long held = 0;
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
+    if (status != RATELIMIT_OK || !permit)
+        return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
+    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_arg(&e, ttl_ms * 1000);
+    e.permits = permit;
+    e.permit_count = 1;
+    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_EXTEND, key, key_len, ":permits",
+                                     &held, 1);
+    return status == RATELIMIT_OK && held != 1 ? RATELIMIT_LOST : status;
+}
+
+static uint64_t ratelimit_priv_redis_valid_until(uint64_t sent_ns, uint64_t ttl_ms)
+{
+    uint64_t ttl = ttl_ms * RATELIMIT_MILLISECOND, margin = ttl / 100 + 2 * RATELIMIT_MILLISECOND;
+    return ttl > margin ? sent_ns + ttl - margin : sent_ns;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const void *key,
+                                                    size_t key_len, uint64_t ttl_ms,
+                                                    uint64_t max_wait_ms,
+                                                    ratelimit_redis_held *held)
+{
+    ratelimit_priv_redis_wait_state wait;
+    ratelimit_redis_permit owner;
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
+    uint64_t sent;
+    if (!held)
+        return RATELIMIT_BAD_ARGUMENT;
+    memset(held, 0, sizeof *held);
+    if (status == RATELIMIT_OK && *(const char *)key == '}')
+        status = RATELIMIT_BAD_KEY;
+    if (status != RATELIMIT_OK)
+        return status;
+    if (!ratelimit_priv_redis_random(r, owner.id))
+        return RATELIMIT_STORE_FAILED;
+    ratelimit_priv_redis_wait_start(&wait, max_wait_ms, 0, owner.id);
+    for (;;) {
+        ratelimit_priv_redis_eval e;
+        long long reply[2] = {0, 0};
+        memset(&e, 0, sizeof e);
+        sent = ratelimit_clock_ns();
+        e.permits = &owner;
+        e.permit_count = 1;
+        ratelimit_priv_redis_arg(&e, ttl_ms);
+        ratelimit_priv_redis_arg(&e, UINT64_C(90) * 86400000);
+        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_LOCK, key, key_len, ":lock",
+                                         reply, 2);
+        if (status != RATELIMIT_OK)
+            return status;
+        if (reply[0] == 1) {
+            memcpy(held->owner, owner.id, sizeof held->owner);
+            held->fence = (uint64_t)reply[1];
+            held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, ttl_ms);
+            return RATELIMIT_OK;
+        }
+        if (!max_wait_ms)
+            return RATELIMIT_BUSY;
+        if (!ratelimit_priv_redis_wait_once(
+                &wait, reply[1] > 0 ? (uint64_t)reply[1] * RATELIMIT_MILLISECOND : 0))
+            return RATELIMIT_TIMEOUT;
+    }
+}
+
+/* Unlocks (ttl_ms 0) or renews. */
+static ratelimit_status ratelimit_priv_redis_owned(ratelimit_redis *r, const void *key,
+                                                   size_t key_len, const char *owner,
+                                                   uint64_t ttl_ms)
+{
+    ratelimit_priv_redis_eval e;
+    ratelimit_redis_permit id;
+    long long ours = 0;
+    ratelimit_status status;
+    memset(&e, 0, sizeof e);
+    memcpy(id.id, owner, sizeof id.id);
+    id.id[32] = 0;
+    e.permits = &id;
+    e.permit_count = 1;
+    ratelimit_priv_redis_arg(&e, ttl_ms);
+    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_OWNED, key, key_len, ":lock",
+                                     &ours, 1);
+    return status == RATELIMIT_OK && ours != 1 ? RATELIMIT_LOST : status;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_unlock(ratelimit_redis *r, const void *key,
+                                                      size_t key_len, ratelimit_redis_held *held)
+{
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
+    if (status != RATELIMIT_OK || !held)
+        return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
+    held->valid_until_ns = 0;
+    return ratelimit_priv_redis_owned(r, key, key_len, held->owner, 0);
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_renew(ratelimit_redis *r, const void *key,
+                                                     size_t key_len, ratelimit_redis_held *held,
+                                                     uint64_t ttl_ms)
+{
+    uint64_t sent = ratelimit_clock_ns();
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
+    if (status != RATELIMIT_OK || !held)
+        return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
+    status = ratelimit_priv_redis_owned(r, key, key_len, held->owner, ttl_ms);
+    if (status == RATELIMIT_OK)
+        held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, ttl_ms);
+    else if (status == RATELIMIT_LOST)
+        held->valid_until_ns = 0;
+    return status;
+}
+
+RATELIMIT_API uint64_t ratelimit_redis_valid_ns(const ratelimit_redis_held *held)
+{
+    uint64_t now = ratelimit_clock_ns();
+    return held && held->valid_until_ns > now ? held->valid_until_ns - now : 0;
+}
+
+#  if defined(RATELIMIT_REDIS_THREADS)
+struct ratelimit_redis_keeper {
+    ratelimit_redis *r;
+    const void *key;
+    size_t key_len;
+    ratelimit_redis_held *held; /* written under lock */
+    uint64_t ttl_ms;
+    void (*lost)(void *self);
+    void *self;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t woken;
+    bool stop, is_lost;
+};
+
+/* Sleeps, or until told to stop; locked. */
+static void ratelimit_priv_redis_keep_sleep(ratelimit_redis_keeper *k, uint64_t ns)
+{
+    uint64_t until = ratelimit_clock_ns() + ns;
+    while (!k->stop && ratelimit_clock_ns() < until) {
+        struct timespec at;
+        uint64_t left = until - ratelimit_clock_ns();
+        if (left > 50 * RATELIMIT_MILLISECOND || left > ns) /* suspended, it must look again */
+            left = 50 * RATELIMIT_MILLISECOND;
+        clock_gettime(CLOCK_REALTIME, &at);
+        left += (uint64_t)at.tv_nsec;
+        at.tv_sec += (time_t)(left / RATELIMIT_SECOND);
+        at.tv_nsec = (long)(left % RATELIMIT_SECOND);
+        (void)pthread_cond_timedwait(&k->woken, &k->lock, &at);
+    }
+}
+
+static void *ratelimit_priv_redis_keep_run(void *self)
+{
+    ratelimit_redis_keeper *k = (ratelimit_redis_keeper *)self;
+    uint64_t third = k->ttl_ms * RATELIMIT_MILLISECOND / 3;
+    pthread_mutex_lock(&k->lock);
+    while (!k->stop) {
+        ratelimit_redis_held copy = *k->held;
+        uint64_t valid = ratelimit_redis_valid_ns(&copy);
+        ratelimit_status status = RATELIMIT_LOST;
+        if (valid) {
+            ratelimit_priv_redis_keep_sleep(k, valid > 2 * third ? valid - 2 * third : 0);
+            if (k->stop)
+                break;
+            pthread_mutex_unlock(&k->lock);
+            status = ratelimit_redis_renew(k->r, k->key, k->key_len, &copy, k->ttl_ms);
+            pthread_mutex_lock(&k->lock);
+        }
+        if (status == RATELIMIT_OK || status == RATELIMIT_LOST)
+            *k->held = copy;
+        if (status != RATELIMIT_LOST) {
+            if (status != RATELIMIT_OK) /* again soon, while it is still valid */
+                ratelimit_priv_redis_keep_sleep(k, third / 8 + RATELIMIT_MILLISECOND);
+            continue;
+        }
+        k->held->valid_until_ns = 0;
+        k->is_lost = true;
+        pthread_mutex_unlock(&k->lock);
+        if (k->lost)
+            k->lost(k->self);
+        return NULL;
+    }
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+RATELIMIT_API ratelimit_redis_keeper *ratelimit_redis_keep(ratelimit_redis *r, const void *key,
+                                                           size_t key_len,
+                                                           ratelimit_redis_held *held,
+                                                           uint64_t ttl_ms,
+                                                           void (*lost)(void *self), void *self)
+{
+    ratelimit_redis_keeper *k;
+    if (!held || ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms) != RATELIMIT_OK)
+        return NULL;
+    k = (ratelimit_redis_keeper *)calloc(1, sizeof *k);
+    if (!k)
+        return NULL;
+    k->r = r;
+    k->key = key;
+    k->key_len = key_len;
+    k->held = held;
+    k->ttl_ms = ttl_ms;
+    k->lost = lost;
+    k->self = self;
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->woken, NULL);
+    if (pthread_create(&k->thread, NULL, ratelimit_priv_redis_keep_run, k) == 0)
+        return k;
+    pthread_cond_destroy(&k->woken);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+    return NULL;
+}
+
+RATELIMIT_API uint64_t ratelimit_redis_keep_valid_ns(ratelimit_redis_keeper *keeper)
+{
+    uint64_t valid;
+    if (!keeper)
+        return 0;
+    pthread_mutex_lock(&keeper->lock);
+    valid = ratelimit_redis_valid_ns(keeper->held);
+    pthread_mutex_unlock(&keeper->lock);
+    return valid;
+}
+
+RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper)
+{
+    bool kept;
+    if (!keeper)
+        return false;
+    pthread_mutex_lock(&keeper->lock);
+    keeper->stop = true;
+    pthread_cond_signal(&keeper->woken);
+    pthread_mutex_unlock(&keeper->lock);
+    pthread_join(keeper->thread, NULL);
+    kept = !keeper->is_lost;
+    pthread_cond_destroy(&keeper->woken);
+    pthread_mutex_destroy(&keeper->lock);
+    free(keeper);
+    return kept;
+}
+#  endif
 
 #  ifdef __cplusplus
 }

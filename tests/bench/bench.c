@@ -461,6 +461,17 @@ static void run_bucket(bench_row *row, uint64_t count)
     row->passed += passed;
 }
 
+static void run_bucket_static(bench_row *row, uint64_t count)
+{
+    uint64_t bucket[2];
+    bucket[0] = row->buckets->full_ns;
+    bucket[1] = row->buckets->rest;
+    row->passed += plain_bucket(bucket, count, row->now, row->step);
+    row->now += count * row->step;
+    row->buckets->full_ns = bucket[0];
+    row->buckets->rest = bucket[1];
+}
+
 static void run_bucket_result(bench_row *row, uint64_t count)
 {
     const ratelimit_limit *limit = row->limit;
@@ -970,6 +981,7 @@ static void add_buckets(const bench_scale *s, bench_aims *aims)
     aims->bucket_floor = one;
     aims->bucket = add_bucket("ratelimit_bucket_take, 1000000/s, allowed", run_bucket, s->hot, one,
                               &whole, 1000);
+    add_bucket("same, RATELIMIT_STATIC in one file", run_bucket_static, s->hot, one, &whole, 1000);
     add_bucket("same, 7/s", run_bucket, s->hot, one, &seven, 142857143);
     add_bucket("same, 60/s", run_bucket, s->hot, one, &sixtieth, 16666667);
     add_bucket("same, 1000000/s, with the result", run_bucket_result, s->hot, one, &whole, 1000);

@@ -11,5 +11,6 @@
 void *plain_table(void *memory, size_t bytes);
 void plain_limit(uint64_t tokens, uint64_t per_ns, uint64_t burst);
 bool plain_take(void *table, const void *key, size_t key_len, uint64_t now_ns);
+uint64_t plain_bucket(uint64_t *bucket, uint64_t count, uint64_t now_ns, uint64_t step_ns);
 
 #endif

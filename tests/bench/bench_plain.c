@@ -22,3 +22,17 @@ bool plain_take(void *table, const void *key, size_t key_len, uint64_t now_ns)
 {
     return ratelimit_table_take(table, key, key_len, &limit, 1, now_ns, NULL);
 }
+
+/* count takes from one bucket (two words), where the compiler sees the whole of the header; returns how many passed. */
+uint64_t plain_bucket(uint64_t *bucket, uint64_t count, uint64_t now_ns, uint64_t step_ns)
+{
+    ratelimit_bucket b;
+    uint64_t i, passed = 0;
+    b.full_ns = bucket[0];
+    b.rest = bucket[1];
+    for (i = 0; i < count; i++, now_ns += step_ns)
+        passed += ratelimit_bucket_take(&b, &limit, 1, now_ns, NULL);
+    bucket[0] = b.full_ns;
+    bucket[1] = b.rest;
+    return passed;
+}

@@ -69,7 +69,7 @@ baseline() {
 one() {
     folder=$build/$1
     mkdir -p "$folder"
-    if ! "$build/plant" "$here/faults.txt" "$1" "$root/ratelimit.h" \
+    if ! "$build/plant" "$here/faults.txt" "$1" "$build/none/ratelimit.h" \
         >"$folder/ratelimit.h" 2>"$folder/error"; then
         echo "missed it can't be planted: $(cat "$folder/error")"
         return
