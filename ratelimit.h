@@ -94,19 +94,21 @@
    Clock. Any origin, ns, uint64_t; time 0 and times near the top are times like any other. A time a
    little earlier than one seen before is lateness: the debt is what the times say and nothing is
    forgiven, so going back and forth mints nothing. A bucket also remembers when it was last seen
-   (to 1/1000 of its debt then). A request that would be refused, at a time more than step_ns (10 s)
+   (to 1/32 of its debt then). A request that would be refused, at a time more than step_ns (10 s)
    before that, has met a clock that was set back: the debt becomes what it was when last seen, at
    most the window, and is stored. So a key is usable again within one window whatever the jump.
 
    Changed limit. A bucket remembers the interval it was last charged at. When a request brings
-   another one, tokens spent stay spent: whole tokens exactly up to 30,000 of them, all else to one
-   part in 30,000 of the tokens spent. More spent than the new burst counts as the whole burst. The
-   change is stored at once, even by a refusal; peek only reports it.
+   another one, tokens spent stay spent: whole tokens exactly up to a million of them, all else to
+   one part in a million of the tokens spent. More spent than the new burst counts as the whole
+   burst. The change is stored at once, even by a refusal; peek only reports it.
 
    Fixed window. The same bucket, asked at the end of the current window (aligned to the clock's
    origin) instead of now, so that a used-up window leaves nothing over into the next. retry_after
    and reset_after are until that end. reserve and refund are UNSUPPORTED there: the window may have
-   turned. A window whose period is changed starts afresh.
+   turned. The end of a window is
+   not remembered: when its period is changed, what was spent counts as far as it reaches past the
+   end of the new one; from a window to a bucket, the time to its end counts as spent, too.
 
 
    OPTIONS
@@ -178,8 +180,10 @@
 #  if defined(__GNUC__)
 #    define RATELIMIT_PRIV_UNUSED   __attribute__((unused))
 #    define RATELIMIT_PRIV_MUST_USE __attribute__((warn_unused_result))
+#    define RATELIMIT_PRIV_APART    __attribute__((noinline))
 #  else
 #    define RATELIMIT_PRIV_UNUSED
+#    define RATELIMIT_PRIV_APART
 #    define RATELIMIT_PRIV_MUST_USE
 #  endif
 #  if !defined(RATELIMIT_API)
@@ -251,7 +255,7 @@ typedef struct ratelimit_limit {
     uint32_t interval_part; /* the rest of the interval, in 1/parts ns */
     uint32_t window_part;   /* the rest of the window, in 1/parts ns */
     uint32_t parts;         /* 1 to 2^24 */
-    uint32_t code;          /* kind (top 8 bits) and a 23-bit code of kind and interval */
+    uint32_t code;          /* kind (top 3 bits) and a 28-bit code of kind and interval */
 } ratelimit_limit;
 
 /* RATELIMIT_LIMIT, RATELIMIT_WINDOW, RATELIMIT_UNLIMITED  Constant initialisers of a
@@ -276,7 +280,7 @@ typedef struct ratelimit_limit {
 #  define RATELIMIT_UNLIMITED                                                                      \
     {                                                                                              \
       UINT64_MAX, 0, UINT64_MAX, 0, 0, 0, 0, 0, 1,                                                 \
-          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_UNLIMITED) << 24                            \
+          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_UNLIMITED) << 29                            \
     }
 
 /* ratelimit_limit_make, ratelimit_window_make  The same from values known at run time, same ranges.
@@ -366,8 +370,8 @@ typedef struct ratelimit_result {
 } ratelimit_result; /* all fields are set at every return; 0 where there is nothing to say */
 
 /* ratelimit_bucket  The state of one subject. All zero is a full bucket. Copy and compare it
- * freely. rest: bits 0-23 fraction of a ns, 24-46 code of the interval, 47 bit 64 of full_ns,
- * 48-63 debt when last seen. */
+ * freely. rest: bits 0-23 fraction of a ns, 24-51 code of the interval, 52 bit 64 of full_ns,
+ * 53-63 debt when last seen. */
 typedef struct ratelimit_bucket {
     uint64_t full_ns; /* when it is full again, low 64 bits */
     uint64_t rest;
@@ -617,6 +621,7 @@ typedef struct ratelimit_counts {
 /* ratelimit_limiter  A store with a failure policy, waiting, counters and a hook. Zero it, set the
  * options you want, then ratelimit_init. It must stay where it is while in use. */
 typedef struct ratelimit_limiter {
+    ratelimit_store store; /* set by ratelimit_init */
     /* Options: all may stay zero. */
     ratelimit_failure
         on_failure;           /* who decides if the store fails; the status stays STORE_FAILED */
@@ -630,7 +635,6 @@ typedef struct ratelimit_limiter {
     void *clock_self;
     uint64_t poll_max_ns; /* longest pause between polls of a store that can't reserve; 0: 1 s */
     /* The rest is the limiter's own. */
-    ratelimit_store store;
     ratelimit_counts counts;
     uint32_t canceled, jitter;
 } ratelimit_limiter;
@@ -727,7 +731,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
      : RATELIMIT_PRIV_GOOD(t, p, b)                           ? (kind)                             \
                                                               : 0)
 /* The interval as a floating number: in 2^-40 ns if it is below 2^24 ns, else in ns; e its
- * exponent, 15 bits of mantissa. */
+ * exponent, 20 bits of mantissa. */
 #  define RATELIMIT_PRIV_SMALL(t, p) (RATELIMIT_PRIV_Q(t, p) < RATELIMIT_PRIV_PARTS)
 #  define RATELIMIT_PRIV_X(t, p)                                                                   \
     (RATELIMIT_PRIV_SMALL(t, p) ? (RATELIMIT_PRIV_Q(t, p) << 40) +                                 \
@@ -745,11 +749,12 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
      : (x) >> 16 ? 16 + RATELIMIT_PRIV_L16((x) >> 16)                                              \
                  : RATELIMIT_PRIV_L16(x))
 #  define RATELIMIT_PRIV_FLOAT(x, e)                                                               \
-    (RATELIMIT_PRIV_CAST(uint32_t, e) << 15 |                                                      \
-     RATELIMIT_PRIV_CAST(uint32_t, (x) >> ((e) > 15 ? (e)-15 : 0) & 0x7fff))
+    (RATELIMIT_PRIV_CAST(uint32_t, e) << 20 |                                                      \
+     RATELIMIT_PRIV_CAST(uint32_t,                                                                 \
+                         (x) >> ((e) > 20 ? (e)-20 : 0) << ((e) < 20 ? 20 - (e) : 0) & 0xfffff))
 #  define RATELIMIT_PRIV_CODE(t, p)                                                                \
     (RATELIMIT_PRIV_FLOAT(RATELIMIT_PRIV_X(t, p), RATELIMIT_PRIV_L64(RATELIMIT_PRIV_X(t, p))) +    \
-     (RATELIMIT_PRIV_SMALL(t, p) ? 0u : 40u << 15))
+     (RATELIMIT_PRIV_SMALL(t, p) ? 0u : 40u << 20))
 #  define RATELIMIT_PRIV_LIMIT(kind, t, p, b)                                                      \
     {                                                                                              \
       t, p, b, RATELIMIT_PRIV_Q(t, p), RATELIMIT_PRIV_W(t, p, b),                                  \
@@ -757,8 +762,8 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
           RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_R(t, p)),                                   \
           RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_WR(t, p, b)),                               \
           RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_D(t, p)),                                   \
-          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_KIND(kind, t, p, b)) << 24 |                \
-              (RATELIMIT_PRIV_CAST(uint32_t, (kind) == RATELIMIT_PRIV_WINDOW) << 22) |             \
+          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_KIND(kind, t, p, b)) << 29 |                \
+              (RATELIMIT_PRIV_CAST(uint32_t, (kind) == RATELIMIT_PRIV_WINDOW) << 27) |             \
               RATELIMIT_PRIV_CODE(t, p)                                                            \
     }
 
@@ -1125,7 +1130,7 @@ RATELIMIT_API const char *ratelimit_status_text(ratelimit_status status)
 
 static inline uint32_t ratelimit_priv_kind(const ratelimit_limit *l)
 {
-    return l->code >> 24;
+    return l->code >> 29;
 }
 
 /* One more fraction bit of r/d for each round, into *rest what is left over. r < d < 2^63. */
@@ -1206,8 +1211,8 @@ static ratelimit_limit ratelimit_priv_make(uint32_t kind, uint64_t tokens, uint6
         extra = 40;
     }
     e = ratelimit_priv_log2(x);
-    l.code = kind << 24 | (uint32_t)(kind == RATELIMIT_PRIV_WINDOW) << 22 | (e + extra) << 15 |
-             (uint32_t)(x >> (e - 15) & 0x7fff);
+    l.code = kind << 29 | (uint32_t)(kind == RATELIMIT_PRIV_WINDOW) << 27 | (e + extra) << 20 |
+             (uint32_t)(x >> (e > 20 ? e - 20 : 0) << (e < 20 ? 20 - e : 0) & 0xfffff);
     return l;
 bad:
     memset(&l, 0, sizeof l);
@@ -1548,7 +1553,7 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
         ratelimit_priv_put_number(text, &len, limit->tokens);
         ratelimit_priv_put(text, &len, "/");
         ratelimit_priv_put_period(text, &len, limit->per_ns);
-        if (limit->code >> 22 & 1 ||
+        if (limit->code >> 27 & 1 ||
             ratelimit_priv_kind(limit) == RATELIMIT_PRIV_RAW + RATELIMIT_PRIV_WINDOW) {
             ratelimit_priv_put(text, &len, " window");
         } else if (limit->burst != limit->tokens) {
@@ -1601,8 +1606,8 @@ RATELIMIT_API uint64_t ratelimit_ticks_to_ns(uint64_t ticks, uint64_t hz)
    one made by a function need. Everything is reckoned as a span ahead of now; a fixed window adds
    the time to its end.
 
-   "seen" is the debt when the bucket was last seen, as 16 bits: below 1024 itself, else 6 bits of
-   exponent and 10 of mantissa, rounded up. full - seen is when that was, to 1/1000 of the debt,
+   "seen" is the debt when the bucket was last seen, as 11 bits: below 32 itself, else 6 bits of
+   exponent and 5 of mantissa, rounded up. full - seen is when that was, to 1/32 of the debt,
    however long ago. */
 
 typedef struct ratelimit_priv_span {
@@ -1615,32 +1620,31 @@ enum {
     RATELIMIT_PRIV_HELD = 127
 }; /* exponents that no interval has */
 
-#  define RATELIMIT_PRIV_LONG UINT64_C(0x7FFFFFFFFFFFFFFF) /* no debt is longer */
-#  define RATELIMIT_PRIV_TOP  (UINT64_C(1) << 47)          /* in rest: bit 64 of full_ns */
+#  define RATELIMIT_PRIV_LONG       UINT64_C(0x7FFFFFFFFFFFFFFF) /* no debt is longer */
+#  define RATELIMIT_PRIV_TOP        (UINT64_C(1) << 52)          /* in rest: bit 64 of full_ns */
+#  define RATELIMIT_PRIV_SEEN       (UINT64_C(0x7ff) << 53)      /* in rest */
+#  define RATELIMIT_PRIV_REMEMBERED 0xfffffffu /* the part of a limit's code that a bucket keeps */
 #  define RATELIMIT_PRIV_NOTE                                                                      \
     (UINT64_C(1) << 30) /* a refusal notes that it saw the bucket once in so many ns */
 
 static inline uint32_t ratelimit_priv_rest_code(uint64_t rest)
 {
-    return (uint32_t)(rest >> 24) & 0x7fffff;
+    return (uint32_t)(rest >> 24) & RATELIMIT_PRIV_REMEMBERED;
 }
 
 static inline uint64_t ratelimit_priv_seen_code(uint64_t debt)
 {
     unsigned e;
-    if (debt < 1024)
-        return debt;
-    e = ratelimit_priv_log2(debt) - 10;
-    return ((uint64_t)e << 10) + (debt >> e) + ((debt & ((UINT64_C(1) << e) - 1)) != 0);
+    e = ratelimit_priv_log2(debt | 32) - 5;
+    return ((uint64_t)e << 5) + ((debt + (UINT64_C(1) << e) - 1) >> e);
 }
 
 static inline uint64_t ratelimit_priv_seen(uint64_t rest)
 {
-    uint64_t code = rest >> 48;
-    uint64_t e = code >> 10;
+    uint64_t code = rest >> 53, e = code >> 5;
     if (e < 2)
         return code;
-    return e > 53 ? RATELIMIT_PRIV_LONG : (1024 + (code & 1023)) << (e - 1);
+    return e > 58 ? RATELIMIT_PRIV_LONG : (32 + (code & 31)) << (e - 1);
 }
 
 static inline bool ratelimit_priv_above(ratelimit_priv_span a, ratelimit_priv_span b)
@@ -1762,7 +1766,7 @@ static ratelimit_priv_span ratelimit_priv_ahead(const ratelimit_bucket *b, const
 
 static inline bool ratelimit_priv_in_flight(const ratelimit_bucket *b)
 {
-    return (b->rest >> 39 & 127) == RATELIMIT_PRIV_FLIGHT;
+    return (b->rest >> 44 & 127) == RATELIMIT_PRIV_FLIGHT;
 }
 
 /* ns until a bucket of whatever limit is full, rounded up; 0 if it is. */
@@ -1775,14 +1779,14 @@ static inline uint64_t ratelimit_priv_debt(const ratelimit_bucket *b, uint64_t n
 }
 
 /* A debt of ns and the fraction in rest, charged at another interval: the same tokens at l's. What
- * is remembered of the old interval is m x 2^e ns, m of 17 bits, its last bit half a unit, so that
- * up to 30,000 tokens spent come out whole. */
+ * is remembered of the old interval is m x 2^e ns, m of 22 bits, its last bit half a unit, so that
+ * up to a million tokens spent come out whole. */
 static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, uint64_t ns,
                                                   const ratelimit_limit *l)
 {
     unsigned code = ratelimit_priv_rest_code(rest);
-    int e = (int)(code >> 15 & 127) - 40 - 16, shift;
-    uint64_t m = (UINT64_C(1) << 16) + 2 * (code & 0x7fff) + 1, v = ns, whole, part, near;
+    int e = (int)(code >> 20 & 127) - 40 - 21, fine = -e, shift;
+    uint64_t m = (UINT64_C(1) << 21) + 2 * (code & 0xfffff) + 1, v = ns, whole, part, near;
     ratelimit_priv_span debt;
     if (v < UINT64_C(1) << 40) { /* a short debt: with its fraction */
         v = v << 24 | (rest & 0xffffff);
@@ -1791,14 +1795,17 @@ static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, uint64_t ns,
     if (v == 0)
         return ratelimit_priv_span_of(0, 0);
     shift = 63 - (int)ratelimit_priv_log2(v);
-    v = (v << shift) / m; /* below 2^48; the tokens spent are v x 2^-shift ... */
+    v = (v << shift) / m; /* below 2^43; the tokens spent are v x 2^-shift ... */
     shift += e;
     if (shift <= 0)
         return ratelimit_priv_window(l);
     whole = shift < 64 ? v >> shift : 0; /* ... that is whole + part x 2^-32 */
     part = shift <= 32 ? v << (32 - shift) : shift < 96 ? v >> (shift - 32) : 0;
     part &= UINT32_MAX;
-    near = whole < 0x7ffc ? (whole + 2) << 16 : UINT64_C(1) << 31; /* m may be off by so much */
+    near = whole < 0xffffc ? (whole + 2) << 11 : UINT64_C(1) << 31; /* m may be off by so much, */
+    if (fine > 13) /* and the fraction of a ns by so much */
+        near += UINT64_C(1) << (fine - 13 < 31 ? fine - 13 : 31);
+    near = near < UINT64_C(1) << 31 ? near : UINT64_C(1) << 31;
     if (part >= (UINT64_C(1) << 32) - near) {
         whole++;
         part = 0;
@@ -1903,13 +1910,13 @@ static void ratelimit_priv_look(ratelimit_priv_step *s, const ratelimit_bucket *
     owes = ratelimit_priv_debt(b, now) != 0;
     if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
         s->to_end = l->per_ns - now % l->per_ns;
-        if (code >> 22) { /* it was a window before, too: of the same period, one must take it */
+        if (code >> 27) { /* it was a window before, too: of the same period, one must take it */
             s->debt = ratelimit_priv_minus(ahead, ratelimit_priv_span_of(s->to_end, 0), l->parts);
             owes = owes && ahead.ns >= s->to_end;
             old -= s->to_end;
         }
     }
-    if (owes && code != (l->code & 0x7fffff)) {
+    if (owes && code != (l->code & RATELIMIT_PRIV_REMEMBERED)) {
         s->debt = ratelimit_priv_rescale(b->rest, old, l);
         s->dirty = true;
     }
@@ -1924,8 +1931,9 @@ static void ratelimit_priv_save(const ratelimit_priv_step *s, ratelimit_bucket *
     if (s->debt.ns == 0 && s->debt.part == 0)
         return;
     b->full_ns = now + ahead;
-    b->rest = ratelimit_priv_pack(s->debt.part, s->l) | (uint64_t)(s->l->code & 0x7fffff) << 24 |
-              ratelimit_priv_seen_code(ahead) << 48 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
+    b->rest = ratelimit_priv_pack(s->debt.part, s->l) |
+              (uint64_t)(s->l->code & RATELIMIT_PRIV_REMEMBERED) << 24 |
+              ratelimit_priv_seen_code(ahead) << 53 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
 }
 
 /* Notes that a bucket was seen by a request that changed nothing, once in a while. */
@@ -1933,7 +1941,7 @@ static void ratelimit_priv_note(const ratelimit_priv_step *s, ratelimit_bucket *
 {
     uint64_t ahead = s->debt.ns + s->to_end, seen = ratelimit_priv_seen(b->rest);
     if (s->debt.ns && seen > ahead && seen - ahead > RATELIMIT_PRIV_NOTE)
-        b->rest = b->rest << 16 >> 16 | ratelimit_priv_seen_code(ahead) << 48;
+        b->rest = (b->rest & ~RATELIMIT_PRIV_SEEN) | ratelimit_priv_seen_code(ahead) << 53;
 }
 
 /* ns until a debt is gone; a fixed window gives nothing back before its end. */
@@ -2078,32 +2086,40 @@ static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_limit *l,
     return status == RATELIMIT_OK;
 }
 
+/* The quick ways cost 1 KB on a small chip, so not where size matters. They answer as the general
+ * way does. */
+#  if defined(__OPTIMIZE_SIZE__)
+#    define RATELIMIT_PRIV_QUICK 0
+#  else
+#    define RATELIMIT_PRIV_QUICK 1
+#  endif
+
 /* The path of an allowed take of one token, without a division: true if it was taken, and then *out
  * is not set. False says nothing: the general way decides. */
 static inline bool ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t now)
 {
-    uint64_t at = b->full_ns, rest = b->rest, ahead;
-    uint32_t part = 0;
-    if (ratelimit_priv_kind(l) != RATELIMIT_PRIV_BUCKET ||
-        (((uint32_t)(rest >> 24) & 0xffffff) != (l->code & 0xffffff) && rest))
+    const uint64_t mask = (uint64_t)RATELIMIT_PRIV_REMEMBERED << 24 | RATELIMIT_PRIV_TOP;
+    uint64_t at = b->full_ns, rest = b->rest, code = (uint64_t)l->code << 24 & mask, ahead;
+    uint32_t part = 0, carry;
+    if (ratelimit_priv_kind(l) != RATELIMIT_PRIV_BUCKET || ((rest & mask) != code && rest))
         return false;
     if (at < now || !rest)
         at = now;
     else if (l->interval_part)
         part = ratelimit_priv_unpack(rest, l);
     at += l->interval_ns;
-    part += l->interval_part;
-    if (part >= l->parts) {
-        part -= l->parts;
-        at++;
+    if (l->interval_part) {
+        part += l->interval_part;
+        carry = part >= l->parts; /* not a branch: which way it goes can't be predicted */
+        part -= l->parts & (0 - carry);
+        at += carry;
+        code |= ratelimit_priv_pack(part, l);
     }
     ahead = at - now;
     if (at < now || ahead > l->window_ns || (ahead == l->window_ns && part > l->window_part))
         return false;
     b->full_ns = at;
-    b->rest = (uint64_t)(l->code & 0xffffff) << 24 | ratelimit_priv_seen_code(ahead) << 48;
-    if (part)
-        b->rest |= ratelimit_priv_pack(part, l);
+    b->rest = code | ratelimit_priv_seen_code(ahead) << 53;
     return true;
 }
 
@@ -2166,17 +2182,24 @@ RATELIMIT_API bool ratelimit_bucket_decide(ratelimit_bucket *b, const ratelimit_
     return ratelimit_priv_decide(b, l, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
 }
 
+/* Apart, so that the quick way needs no stack. */
+static RATELIMIT_PRIV_APART bool ratelimit_priv_bucket_slow(ratelimit_bucket *b,
+                                                            const ratelimit_limit *limit,
+                                                            uint64_t n, uint64_t now_ns,
+                                                            ratelimit_result *out_or_null)
+{
+    ratelimit_request q = ratelimit_priv_take_request(NULL, 0, limit, n);
+    return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
+}
+
 RATELIMIT_API bool ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit,
                                          uint64_t n, uint64_t now_ns, ratelimit_result *out_or_null)
 {
-    ratelimit_request q;
-    if (b && limit && n == 1 && ratelimit_priv_quick(b, limit, now_ns)) {
-        if (out_or_null)
-            ratelimit_priv_quick_report(b, limit, now_ns, out_or_null);
-        return true;
-    }
-    q = ratelimit_priv_take_request(NULL, 0, limit, n);
-    return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
+    if (!RATELIMIT_PRIV_QUICK || !b || !limit || n != 1 || !ratelimit_priv_quick(b, limit, now_ns))
+        return ratelimit_priv_bucket_slow(b, limit, n, now_ns, out_or_null);
+    if (out_or_null)
+        ratelimit_priv_quick_report(b, limit, now_ns, out_or_null);
+    return true;
 }
 
 /* The lock of a shared bucket is its word `rest`, replaced by a mark while held. Only a bucket
@@ -2196,7 +2219,7 @@ static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t val
 
 static inline bool ratelimit_priv_held(uint64_t rest)
 {
-    return (rest >> 39 & 127) == RATELIMIT_PRIV_HELD;
+    return (rest >> 44 & 127) == RATELIMIT_PRIV_HELD;
 }
 
 /* A mark that differs from others of its kind by the state it replaces. It keeps what is needed if
@@ -2208,8 +2231,8 @@ static inline uint64_t ratelimit_priv_mark(const ratelimit_bucket *old, const ra
     uint64_t rest = !old->rest || (now->rest && now->full_ns - old->full_ns > RATELIMIT_PRIV_LONG)
                         ? now->rest
                         : old->rest;
-    return (rest & (UINT64_C(0xffff) << 48 | RATELIMIT_PRIV_TOP)) | ratelimit_priv_rest_code(rest) |
-           (uint64_t)RATELIMIT_PRIV_HELD << 39 | (mix >> 49) << 24;
+    return (rest & (RATELIMIT_PRIV_SEEN | RATELIMIT_PRIV_TOP)) | ratelimit_priv_rest_code(rest) |
+           (uint64_t)RATELIMIT_PRIV_HELD << 44 | (mix >> 48) << 28;
 }
 
 /* A consistent copy of *b, unheld. A dead holder's mark is replaced. */
@@ -2231,8 +2254,8 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
             turns = 0;
         }
         if (ratelimit_priv_wait_turn(&turns)) {
-            uint64_t whole = (copy.rest & (UINT64_C(0xffff) << 48 | RATELIMIT_PRIV_TOP)) |
-                             (copy.rest & 0x7fffff) << 24 | 0xffffff;
+            uint64_t whole = (copy.rest & (RATELIMIT_PRIV_SEEN | RATELIMIT_PRIV_TOP)) |
+                             (copy.rest & RATELIMIT_PRIV_REMEMBERED) << 24 | 0xffffff;
             (void)ratelimit_priv_swap64(&b->rest, copy.rest, whole);
         }
     }
@@ -2278,7 +2301,7 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
                                                 ratelimit_result *out_or_null)
 {
     ratelimit_request q;
-    if (b && limit && n == 1) {
+    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1) {
         ratelimit_bucket old, copy;
         old.rest = ratelimit_priv_load64(&b->rest);
         old.full_ns = ratelimit_priv_load64(&b->full_ns);
@@ -2588,6 +2611,7 @@ static bool ratelimit_priv_choose(const ratelimit_table *t, const ratelimit_priv
 {
     uint32_t i, slot, line = at->home;
     bool found = false;
+    memset(&ref->old, 0, sizeof ref->old);
     *debt = UINT64_MAX;
     for (i = 0; i < t->lines; i++, line = ratelimit_priv_next(t, line))
         for (slot = 0; slot < 3; slot++) {
@@ -2637,8 +2661,8 @@ static bool ratelimit_priv_decide_locked(ratelimit_table *t, const ratelimit_pri
                (!debt || t->when_full != RATELIMIT_REFUSE);
         if (room && debt && t->when_full == RATELIMIT_INHERIT) {
             from.full_ns = ref->old.full_ns;
-            from.rest = (ref->old.rest & ~(UINT64_C(0x7fffff) << 24)) |
-                        (uint64_t)(l->code & 0x7fffff) << 24;
+            from.rest = (ref->old.rest & ~((uint64_t)RATELIMIT_PRIV_REMEMBERED << 24)) |
+                        (uint64_t)(l->code & RATELIMIT_PRIV_REMEMBERED) << 24;
         }
     }
     b = from;
@@ -2668,13 +2692,38 @@ static inline bool ratelimit_priv_commit(ratelimit_priv_line *line, uint32_t seq
     if (!ratelimit_priv_swap32(&line->lock, seq, seq + 1))
         return false;
     ratelimit_priv_put_bucket(&line->bucket[slot], b);
-    ratelimit_priv_unlock(&line->lock, seq + 1);
+    if (ratelimit_priv_load32(&line->lock) == seq + 1) /* else it was taken over */
+        ratelimit_priv_store32(&line->lock, seq + 2);
 #  else
     (void)seq;
     line->bucket[slot] = *b;
 #  endif
     return true;
 }
+
+#  if !defined(RATELIMIT_LOCK)
+/* The usual case by the shortest way: a take of one token that passes, by a key that is there. True
+ * if it was taken, and then *b is the bucket as it is now. False says nothing: the general way
+ * decides. */
+static inline bool ratelimit_priv_take_quick(const ratelimit_table *t,
+                                             const ratelimit_priv_place *at,
+                                             const ratelimit_limit *l, uint64_t now,
+                                             ratelimit_bucket *b)
+{
+    uint32_t i, index = at->home;
+    for (i = 0; i < t->lines; i++, index = ratelimit_priv_next(t, index)) {
+        ratelimit_priv_line *line = &at->block[index];
+        uint32_t seq = ratelimit_priv_load32(&line->lock),
+                 slot = ratelimit_priv_slot(line, at->tag);
+        if (slot == 3)
+            continue;
+        *b = ratelimit_priv_fetch(&line->bucket[slot]);
+        return !(seq & 1) && ratelimit_priv_quick(b, l, now) &&
+               ratelimit_priv_commit(line, seq, slot, b);
+    }
+    return false;
+}
+#  endif
 
 /* One request, its key located, its limit good. */
 static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_place *at,
@@ -2700,7 +2749,8 @@ static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_pl
             continue;
         }
         old = b = ratelimit_priv_fetch(&line->bucket[slot]);
-        quick = q->n == 1 && q->op == RATELIMIT_TAKE && ratelimit_priv_quick(&b, l, now);
+        quick = RATELIMIT_PRIV_QUICK && q->n == 1 && q->op == RATELIMIT_TAKE &&
+                ratelimit_priv_quick(&b, l, now);
         allowed = quick || ratelimit_priv_decide(&b, l, q, now, t->step_ns, out_or_null);
         if (ratelimit_priv_same(&old, &b) ? ratelimit_priv_load32(&line->lock) == seq
                                           : ratelimit_priv_commit(line, seq, slot, &b)) {
@@ -2777,6 +2827,8 @@ RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void 
     if (!t)
         return RATELIMIT_NO_MEMORY;
     blocks = RATELIMIT_PRIV_BLOCKS(lines);
+    if (lines / blocks * blocks < lines / RATELIMIT_PRIV_BLOCK * RATELIMIT_PRIV_BLOCK)
+        blocks = lines / RATELIMIT_PRIV_BLOCK; /* one block more would make all of them shorter */
     if (blocks > UINT32_MAX)
         blocks = UINT32_MAX;
     lines /= blocks;
@@ -2838,18 +2890,46 @@ static bool ratelimit_priv_prepare(const ratelimit_table *t, const ratelimit_req
     return false;
 }
 
+/* Apart, so that the quick way needs little stack. at_or_null is where the key may be, if that is
+ * known. */
+static RATELIMIT_PRIV_APART bool ratelimit_priv_table_slow(ratelimit_table *t,
+                                                           const ratelimit_request *q,
+                                                           const ratelimit_priv_place *at_or_null,
+                                                           uint64_t now,
+                                                           ratelimit_result *out_or_null)
+{
+    ratelimit_limit made;
+    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
+    ratelimit_priv_place at;
+    const ratelimit_limit *l = ratelimit_priv_ready(q->limit, &made);
+    if (at_or_null)
+        at = *at_or_null;
+    else if (ratelimit_priv_prepare(t, q, l, &at, out))
+        return out->allowed;
+    return ratelimit_priv_decide_at(t, &at, l, q, now, out_or_null);
+}
+
 RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, size_t key_len,
                                         const ratelimit_limit *limit, uint64_t n, uint64_t now_ns,
                                         ratelimit_result *out_or_null)
 {
-    ratelimit_limit made;
-    ratelimit_result spare;
-    ratelimit_priv_place at;
-    ratelimit_request q = ratelimit_priv_take_request(key, key_len, limit, n);
-    const ratelimit_limit *l = ratelimit_priv_ready(limit, &made);
-    if (ratelimit_priv_prepare(t, &q, l, &at, out_or_null ? out_or_null : &spare))
-        return (out_or_null ? out_or_null : &spare)->allowed;
-    return ratelimit_priv_decide_at(t, &at, l, &q, now_ns, out_or_null);
+    ratelimit_priv_place at, *known = NULL;
+    ratelimit_request q;
+#  if !defined(RATELIMIT_LOCK)
+    if (RATELIMIT_PRIV_QUICK && t && key && key_len && limit && limit->parts && n == 1 &&
+        ratelimit_priv_kind(limit) == RATELIMIT_PRIV_BUCKET) {
+        ratelimit_bucket b;
+        at = ratelimit_priv_locate(t, key, key_len, 0);
+        known = &at;
+        if (ratelimit_priv_take_quick(t, &at, limit, now_ns, &b)) {
+            if (out_or_null)
+                ratelimit_priv_quick_report(&b, limit, now_ns, out_or_null);
+            return true;
+        }
+    }
+#  endif
+    q = ratelimit_priv_take_request(key, key_len, limit, n);
+    return ratelimit_priv_table_slow(t, &q, known, now_ns, out_or_null);
 }
 
 /* Where the time comes from: given, or a clock that is read once, after the first lines are on
@@ -2876,7 +2956,7 @@ static void ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *req
     size_t i, n;
     for (; count; count -= n, req += n, res += n) {
         ratelimit_limit made;
-        n = count < CHUNK ? count : CHUNK;
+        n = count < CHUNK ? count : (size_t)CHUNK;
         for (i = 0; i < n; i++)
             if (ratelimit_priv_prepare(t, &req[i], ratelimit_priv_ready(req[i].limit, &made),
                                        &at[i], &res[i]))
@@ -3044,7 +3124,7 @@ static bool ratelimit_priv_droppable(const ratelimit_priv_line *line, uint32_t s
         return false;
     if (!debt || !idle_ns || ratelimit_priv_in_flight(&b))
         return !debt;
-    seen = b.rest >> 48 ? ratelimit_priv_seen(b.rest - (UINT64_C(1) << 48)) : 0;
+    seen = b.rest >> 53 ? ratelimit_priv_seen(b.rest - (UINT64_C(1) << 53)) : 0;
     return seen > debt && seen - debt > idle_ns;
 }
 
@@ -3114,8 +3194,8 @@ static void ratelimit_priv_save_flight(ratelimit_bucket *b, uint64_t count, uint
     if (!count)
         return;
     b->full_ns = now + ahead;
-    b->rest = count | (uint64_t)RATELIMIT_PRIV_FLIGHT << 39 |
-              ratelimit_priv_seen_code(ahead) << 48 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
+    b->rest = count | (uint64_t)RATELIMIT_PRIV_FLIGHT << 44 |
+              ratelimit_priv_seen_code(ahead) << 53 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
 }
 
 /* How many are in flight, and in *ahead for how long they count at most; a clock that was set back

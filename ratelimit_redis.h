@@ -164,8 +164,8 @@ typedef struct ratelimit_redis_options {
     uint32_t pool_size;          /* 0: 16; most connections to a server at once */
     bool cluster;                /* the server is a node of a Redis Cluster; database must be 0 */
     uint64_t ttl_min_ms;         /* 0: keys expire 2 ms after they are full; else never earlier */
-    uint64_t ttl_max_ms;         /* 0: none; else keys expire by then, and their debt is forgotten */
-    ratelimit_clock clock;       /* for tests: what time scripts are told; NULL: the server's */
+    uint64_t ttl_max_ms;   /* 0: none; else keys expire by then, and their debt is forgotten */
+    ratelimit_clock clock; /* for tests: what time scripts are told; NULL: the server's */
     void *clock_self;
 } ratelimit_redis_options;
 
@@ -329,7 +329,7 @@ RATELIMIT_API uint64_t ratelimit_redis_valid_ns(const ratelimit_redis_held *held
 #  if defined(RATELIMIT_REDIS_THREADS)
 /* ratelimit_redis_keep  Starts a thread that renews held every third of ttl_ms, until
  * ratelimit_redis_keep_stop, or until it is lost: then lost(self) is called once, from that thread,
- * before the time of the lock is over if the server still answers, and at the latest when it is.
+ * as soon as the server says so, or when its time is over, at most timeout_ms later.
  * key and held must stay where they are; read held only by ratelimit_redis_keep_valid_ns meanwhile.
  * NULL if there is no memory or thread, or an argument is bad. */
 typedef struct ratelimit_redis_keeper ratelimit_redis_keeper;
@@ -396,12 +396,12 @@ extern "C" {
 
    State of a key: last (us of the server's clock, when it was last changed) and ahead (ns from
    there until it is full again), both as little-endian doubles holding whole numbers below 2^53;
-   then a tag: three bytes of the interval's code, and 0; or, with a fraction, 1, and the parts of a
-   ns less one in three bytes; then, with a fraction, how many parts, three bytes. 20 or 26 bytes:
-   Redis keeps either in the same block of memory. A bare integer would be 32 bytes less but can't
-   hold time and interval (84 bits), so a changed limit would go unnoticed. For tests there may be
-   two bytes more, ns of last beyond us. A longer debt is tagged ff, and follows as integers: only
-   C reads that.
+   then a tag, the interval's code in 28 bits with 0 above it; with a fraction, 1 above it, then the
+   parts of a ns less one in three bytes, then how many parts, three bytes. 20 or 26 bytes: Redis
+   keeps either in the same block of memory. A bare integer would be 32 bytes less but can't hold
+   time and interval (89 bits), so a changed limit would go unnoticed. For tests there may be two
+   bytes more, ns of last beyond us. A debt that is too long has 15 above the code, and follows as
+   integers: only C reads that.
 
    Scripts add, subtract and compare whole numbers below 2^53, which doubles hold exactly. (A fixed
    window takes one remainder of such numbers, also exact.) Costs and windows come multiplied out;
@@ -702,6 +702,9 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
        Expiry: the window's end; a counter that lost it (PTTL -1) gets a whole period. Clock: Redis'
        own, for expiry. A refusal does not count. */
     "local used = tonumber(redis.call('GET', KEYS[1]) or '0')\n"
+    "if not used then\n"
+    "  return {err = 'WRONGTYPE not a counter'}\n"
+    "end\n"
     "local left = redis.call('PTTL', KEYS[1])\n"
     "if left == -1 then\n"
     "  redis.call('PEXPIRE', KEYS[1], ARGV[3])\n"
@@ -722,7 +725,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     /* slide: this window and a share of the one before, windows aligned to the server's clock.
        KEYS   the counter: start of the window in ms, used in it, used in the one before (doubles)
        ARGV   most; n; period in ms; most x period (all products below 2^53)
-       reply  {used, used before, ms since the start}: before this
+       reply  {used, used before, ms since the start: before this; 1: counted, 0: not}
        Expiry: the end of the next window. Clock: TIME. A refusal writes nothing. */
     "local time = redis.call('TIME')\n"
     "local period = ARGV[3] + 0\n"
@@ -745,17 +748,20 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "end\n"
     "if used + ARGV[2] - ARGV[1] > 0 or\n"
     "    (used + ARGV[2]) * period + before * (period - since) - ARGV[4] > 0 then\n"
-    "  return {used, before, since}\n"
+    "  return {used, before, since, 0}\n"
     "end\n"
     "redis.call('SET', KEYS[1], struct.pack('<ddd', start, used + ARGV[2], before), 'PX',\n"
     "  string.format('%d', 2 * period - since + 2))\n"
-    "return {used, before, since}\n",
+    "return {used, before, since, 1}\n",
     /* plain: a semaphore that only counts.
        KEYS   the counter
        ARGV   most, or -1 to release; time to live in ms
        reply  how many are out after this; -1: none was free, or none was out
        Expiry: ARGV[2] after the last acquire. Clock: Redis' own. */
     "local used = tonumber(redis.call('GET', KEYS[1]) or '0')\n"
+    "if not used then\n"
+    "  return {err = 'WRONGTYPE not a counter'}\n"
+    "end\n"
     "if ARGV[1] == '-1' then\n"
     "  if used <= 1 then\n"
     "    redis.call('DEL', KEYS[1])\n"
@@ -818,7 +824,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
        ARGV   time to live in ms; time to live of the number in ms; owner
        reply  {1, number}; {0, ms left of the present owner, -1 if that never ends}
        Clock: TIME, so that the number grows also if the last one was lost. */
-    "local last = redis.call('GET', KEYS[2])\n"
+    "local last = tonumber(redis.call('GET', KEYS[2]) or '0')\n"
     "if not redis.call('SET', KEYS[1], ARGV[3], 'NX', 'PX', ARGV[1]) then\n"
     "  return {0, redis.call('PTTL', KEYS[1])}\n"
     "end\n"
@@ -862,18 +868,18 @@ typedef struct ratelimit_priv_redis_node {
     char *host;
     int port;
     ratelimit_priv_redis_conn *idle;
-    uint32_t open;         /* connections, idle and in use */
-    bool down, probing;    /* failed; somebody tries it */
-    bool known;            /* the cluster's map names it */
-    uint64_t down_until;   /* ratelimit_clock_ns */
-    char why[160];         /* it failed */
+    uint32_t open;       /* connections, idle and in use */
+    bool down, probing;  /* failed; somebody tries it */
+    bool known;          /* the cluster's map names it */
+    uint64_t down_until; /* ratelimit_clock_ns */
+    char why[160];       /* it failed */
 } ratelimit_priv_redis_node;
 
 struct ratelimit_redis {
     pthread_mutex_t lock; /* for all below; never held during I/O */
     pthread_cond_t freed; /* a connection was given back */
     pid_t pid;
-    ratelimit_priv_redis_node *nodes; /* the first is the one of the options */
+    ratelimit_priv_redis_node *nodes;  /* the first is the one of the options */
     ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
     bool mapped, mapping;
     uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
@@ -948,7 +954,8 @@ static const struct {
     {"MOVED", RATELIMIT_PRIV_REDIS_MOVED, "the slot moves about"},
     {"ASK", RATELIMIT_PRIV_REDIS_TO_ASK, "the slot moves about"},
     {"TRYAGAIN", RATELIMIT_PRIV_REDIS_LATER, "the slot is being moved to another node"},
-    {"CLUSTERDOWN", RATELIMIT_PRIV_REDIS_LATER_COOL, "the cluster is down: some slots have no master"},
+    {"CLUSTERDOWN", RATELIMIT_PRIV_REDIS_LATER_COOL,
+     "the cluster is down: some slots have no master"},
     {"READONLY", RATELIMIT_PRIV_REDIS_READONLY,
      "the server is a replica and takes no writes: point at the master"},
     {"LOADING", RATELIMIT_PRIV_REDIS_COOL, "Redis is still loading its data from disk"},
@@ -1589,7 +1596,8 @@ static void ratelimit_priv_redis_map_line(ratelimit_redis *r, const redisReply *
         return;
     host = ratelimit_priv_redis_host(master, asked);
     if (host)
-        node = ratelimit_priv_redis_node_at(r, host, strlen(host), (int)master->element[1]->integer);
+        node =
+            ratelimit_priv_redis_node_at(r, host, strlen(host), (int)master->element[1]->integer);
     if (!node)
         return;
     node->known = true;
@@ -1680,9 +1688,9 @@ static bool ratelimit_priv_redis_map(ratelimit_redis *r, uint64_t deadline)
 
 /* Where "MOVED 3999 127.0.0.1:6381" or "ASK ..." points; NULL if it makes no sense. moved: from now
  * on. */
-static ratelimit_priv_redis_node *ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
-                                                              const ratelimit_priv_redis_node *asked,
-                                                              bool moved)
+static ratelimit_priv_redis_node *
+ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
+                            const ratelimit_priv_redis_node *asked, bool moved)
 {
     ratelimit_priv_redis_node *node = NULL;
     const char *slot_at = strchr(error, ' '), *host, *colon;
@@ -1742,8 +1750,7 @@ static bool ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
     call->asking = false;
     if (cluster && (fault == RATELIMIT_PRIV_REDIS_MOVED || fault == RATELIMIT_PRIV_REDIS_TO_ASK)) {
         call->asking = fault == RATELIMIT_PRIV_REDIS_TO_ASK;
-        call->node =
-            ratelimit_priv_redis_target(call->r, error, call->node, !call->asking);
+        call->node = ratelimit_priv_redis_target(call->r, error, call->node, !call->asking);
         call->asking = call->asking && call->node;
         ratelimit_priv_redis_hop(call, text);
         return call->hops > 2;
@@ -1838,6 +1845,7 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
 {
     ratelimit_redis *r = calls->r;
     const char *why = NULL, *cool = NULL;
+    uint64_t start = ratelimit_clock_ns();
     bool wait = false, renew = false;
     size_t i;
     for (i = 0; i < count; i++) {
@@ -1867,7 +1875,10 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
         }
         freeReplyObject(reply);
     }
-    ratelimit_priv_redis_release(r, conn, !why && !renew, why ? why : cool);
+    /* A server that was asked late, when little was left of the timeout, has not failed for that. */
+    if (ratelimit_clock_ns() < deadline || deadline - start >= r->timeout_ns / 2)
+        cool = why ? why : cool;
+    ratelimit_priv_redis_release(r, conn, !why && !renew, cool);
     return wait;
 }
 
@@ -1903,8 +1914,8 @@ static bool ratelimit_priv_redis_round(ratelimit_priv_redis_call *calls, size_t 
     }
     for (i = 0; i < count; i++)
         if (!calls[i].done && calls[i].conn)
-            wait = ratelimit_priv_redis_receive(calls + i, count - i, calls[i].conn, deadline) ||
-                   wait;
+            wait =
+                ratelimit_priv_redis_receive(calls + i, count - i, calls[i].conn, deadline) || wait;
     return wait;
 }
 
@@ -1962,8 +1973,9 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
             return;
         if (wait) {
             /* Not all who wait come back at the same time. */
-            uint64_t some = pause / 2 + (now >> 8) % (pause / 2);
-            ratelimit_priv_redis_pause(some < deadline - now ? some : deadline - now);
+            uint64_t some = pause / 2 + (now >> 8) % (pause / 2), most = deadline - now;
+            most -= most > 4 * RATELIMIT_MILLISECOND ? 4 * RATELIMIT_MILLISECOND : 0;
+            ratelimit_priv_redis_pause(some < most ? some : most);
             if (pause < 16 * RATELIMIT_MILLISECOND)
                 pause *= 2;
             if (r->cluster)
@@ -1978,7 +1990,7 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
 enum {
     RATELIMIT_PRIV_REDIS_WHOLE = 20,
     RATELIMIT_PRIV_REDIS_PARTS = 26,
-    RATELIMIT_PRIV_REDIS_LONG = 39,
+    RATELIMIT_PRIV_REDIS_LONG = 36,
     RATELIMIT_PRIV_REDIS_STATE = 40, /* room for any */
     RATELIMIT_PRIV_REDIS_TRIES = 64
 };
@@ -2017,11 +2029,15 @@ static uint64_t ratelimit_priv_redis_get_double(const unsigned char *p)
     return (double)value == number ? value : UINT64_MAX;
 }
 
+/* The code of an interval fills 28 bits of a tag; above it stands how the state goes on. */
+typedef char ratelimit_priv_redis_check_code[RATELIMIT_PRIV_REMEMBERED == 0xfffffff ? 1 : -1];
+enum { RATELIMIT_PRIV_REDIS_KIND_PARTS = 1, RATELIMIT_PRIV_REDIS_KIND_LONG = 15 };
+
 static size_t ratelimit_priv_redis_tag(const ratelimit_limit *l, unsigned char *tag)
 {
-    ratelimit_priv_redis_put_le(tag, l->code & 0x7fffff, 3);
-    tag[3] = l->parts > 1;
-    if (l->parts == 1)
+    uint32_t kind = l->parts > 1 ? RATELIMIT_PRIV_REDIS_KIND_PARTS : 0;
+    ratelimit_priv_redis_put_le(tag, (l->code & RATELIMIT_PRIV_REMEMBERED) | kind << 28, 4);
+    if (!kind)
         return 4;
     ratelimit_priv_redis_put_le(tag + 4, l->parts - 1, 3);
     return 7;
@@ -2068,25 +2084,27 @@ static size_t ratelimit_priv_redis_encode(const ratelimit_bucket *b, const ratel
         return len;
     }
     ratelimit_priv_redis_put_double(state + 8, RATELIMIT_PRIV_REDIS_EXACT);
-    memset(state + 16, 0xff, 4);
+    ratelimit_priv_redis_put_le(
+        state + 16,
+        (l->code & RATELIMIT_PRIV_REMEMBERED) | (uint32_t)RATELIMIT_PRIV_REDIS_KIND_LONG << 28, 4);
     ratelimit_priv_redis_put_le(state + 20, ahead, 8);
-    ratelimit_priv_redis_put_le(state + 28, l->code & 0x7fffff, 3);
-    ratelimit_priv_redis_put_le(state + 31, l->parts - 1, 3);
-    ratelimit_priv_redis_put_le(state + 34, part, 3);
-    ratelimit_priv_redis_put_le(state + 37, rest, 2);
+    ratelimit_priv_redis_put_le(state + 28, l->parts - 1, 3);
+    ratelimit_priv_redis_put_le(state + 31, part, 3);
+    ratelimit_priv_redis_put_le(state + 34, rest, 2);
     return RATELIMIT_PRIV_REDIS_LONG;
 }
 
 static uint64_t ratelimit_priv_redis_rest(uint64_t part, uint64_t parts, uint64_t code,
                                           uint64_t seen)
 {
-    return ((part << 24) + parts - 1) / parts | code << 24 | ratelimit_priv_seen_code(seen) << 48;
+    const uint64_t unit = RATELIMIT_PRIV_SEEN & (~RATELIMIT_PRIV_SEEN + 1); /* its lowest bit */
+    return ((part << 24) + parts - 1) / parts | code << 24 | ratelimit_priv_seen_code(seen) * unit;
 }
 
 /* The bucket of a state; false if it is none of ours. */
 static bool ratelimit_priv_redis_decode(const unsigned char *state, size_t len, ratelimit_bucket *b)
 {
-    uint64_t last, ahead, parts = 1, part = 0, code, rest = 0;
+    uint64_t last, ahead, parts = 1, part = 0, code, rest = 0, kind;
     memset(b, 0, sizeof *b);
     if (!len)
         return true;
@@ -2094,26 +2112,27 @@ static bool ratelimit_priv_redis_decode(const unsigned char *state, size_t len, 
         return false;
     last = ratelimit_priv_redis_get_double(state);
     ahead = ratelimit_priv_redis_get_double(state + 8);
-    code = ratelimit_priv_redis_get_le(state + 16, 3);
-    if (len == RATELIMIT_PRIV_REDIS_LONG && state[19] == 0xff) {
+    code = ratelimit_priv_redis_get_le(state + 16, 4);
+    kind = code >> 28;
+    code &= RATELIMIT_PRIV_REMEMBERED;
+    if (kind == RATELIMIT_PRIV_REDIS_KIND_LONG && len == RATELIMIT_PRIV_REDIS_LONG) {
         ahead = ratelimit_priv_redis_get_le(state + 20, 8);
-        code = ratelimit_priv_redis_get_le(state + 28, 3);
-        parts = ratelimit_priv_redis_get_le(state + 31, 3) + 1;
-        part = ratelimit_priv_redis_get_le(state + 34, 3);
-        rest = ratelimit_priv_redis_get_le(state + 37, 2);
-    } else if (state[19] == 1 && 
+        parts = ratelimit_priv_redis_get_le(state + 28, 3) + 1;
+        part = ratelimit_priv_redis_get_le(state + 31, 3);
+        rest = ratelimit_priv_redis_get_le(state + 34, 2);
+    } else if (kind == RATELIMIT_PRIV_REDIS_KIND_PARTS &&
                (len == RATELIMIT_PRIV_REDIS_PARTS || len == RATELIMIT_PRIV_REDIS_PARTS + 2)) {
         parts = ratelimit_priv_redis_get_le(state + 20, 3) + 1;
         part = ratelimit_priv_redis_get_le(state + 23, 3);
         rest = len > RATELIMIT_PRIV_REDIS_PARTS ? ratelimit_priv_redis_get_le(state + 26, 2) : 0;
-    } else if (state[19] == 0 && 
+    } else if (kind == 0 &&
                (len == RATELIMIT_PRIV_REDIS_WHOLE || len == RATELIMIT_PRIV_REDIS_WHOLE + 2)) {
         rest = len > RATELIMIT_PRIV_REDIS_WHOLE ? ratelimit_priv_redis_get_le(state + 20, 2) : 0;
     } else {
         return false;
     }
     if (last >= RATELIMIT_PRIV_REDIS_EXACT || ahead > RATELIMIT_PRIV_LONG + rest || rest > 999 ||
-        ahead < rest || part >= parts || code > 0x7fffff)
+        ahead < rest || part >= parts)
         return false;
     b->full_ns = last * 1000 + ahead;
     b->rest = ratelimit_priv_redis_rest(part, parts, code, ahead - rest);
@@ -2282,8 +2301,7 @@ static void ratelimit_priv_redis_choose(ratelimit_priv_redis_ask *ask)
     }
     if (ask->slow)
         ask->phase = RATELIMIT_PRIV_REDIS_LOAD;
-    ask->script =
-        ask->all || ask->wide ? RATELIMIT_PRIV_REDIS_ASK : RATELIMIT_PRIV_REDIS_TAKE;
+    ask->script = ask->all || ask->wide ? RATELIMIT_PRIV_REDIS_ASK : RATELIMIT_PRIV_REDIS_TAKE;
 }
 
 static void ratelimit_priv_redis_put_keys(const ratelimit_priv_redis_ask *ask,
@@ -2318,8 +2336,8 @@ static void ratelimit_priv_redis_put_bounds(const ratelimit_priv_redis_ask *ask,
     const ratelimit_redis *r = ask->r;
     if (ratelimit_priv_redis_bounded(r)) {
         ratelimit_priv_redis_put_u64(conn, r->ttl_min_ms);
-        ratelimit_priv_redis_put_u64(conn, r->ttl_max_ms ? r->ttl_max_ms
-                                                         : RATELIMIT_PRIV_REDIS_EXACT);
+        ratelimit_priv_redis_put_u64(conn,
+                                     r->ttl_max_ms ? r->ttl_max_ms : RATELIMIT_PRIV_REDIS_EXACT);
     } else {
         ratelimit_priv_redis_put_arg(conn, "", 0);
         ratelimit_priv_redis_put_arg(conn, "", 0);
@@ -2490,7 +2508,20 @@ static bool ratelimit_priv_redis_differs(const ratelimit_bucket *a, const rateli
 {
     if (!b->rest)
         return ratelimit_priv_debt(a, now) != 0;
-    return a->full_ns != b->full_ns || (a->rest ^ b->rest) << 16 != 0;
+    return a->full_ns != b->full_ns || ((a->rest ^ b->rest) & ~RATELIMIT_PRIV_SEEN) != 0;
+}
+
+/* A request of a batch that is not carried out: what must be stored all the same (a changed limit,
+ * a clock that was set back). */
+static void ratelimit_priv_redis_touch(ratelimit_bucket *b, const ratelimit_priv_redis_entry *e,
+                                       uint64_t now)
+{
+    ratelimit_priv_step s;
+    if (e->req->op == RATELIMIT_PEEK)
+        return;
+    ratelimit_priv_look(&s, b, &e->limit, ratelimit_priv_tokens(e->req), now, RATELIMIT_STEP_NS);
+    if (s.dirty)
+        ratelimit_priv_save(&s, b, now);
 }
 
 /* A batch of which something was refused: as ratelimit_table_decide says. */
@@ -2498,16 +2529,19 @@ static void ratelimit_priv_redis_none(ratelimit_priv_redis_ask *ask, uint64_t no
 {
     uint64_t longest = 0;
     size_t i;
-    for (i = 0; i < ask->count; i++)
+    for (i = 0; i < ask->count; i++) {
+        ask->entry[i].after = ask->entry[i].before;
         if (ask->entry[i].res->retry_after_ns > longest)
             longest = ask->entry[i].res->retry_after_ns;
+    }
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
-        e->after = e->before;
+        if (!e->settled)
+            ratelimit_priv_redis_touch(&ask->entry[e->unique].after, e, now);
         if (!e->res->allowed)
             continue;
         if (!e->settled) {
-            ratelimit_bucket copy = ask->entry[e->unique].before;
+            ratelimit_bucket copy = ask->entry[e->unique].after;
             ratelimit_request peek = *e->req;
             peek.op = RATELIMIT_PEEK;
             peek.n = 1;
@@ -2538,8 +2572,8 @@ static bool ratelimit_priv_redis_reply(ratelimit_priv_redis_ask *ask, uint64_t n
     if (ask->all && refused)
         ratelimit_priv_redis_none(ask, now);
     for (i = 0; i < ask->count; i++)
-        changed = changed || ratelimit_priv_redis_differs(&ask->entry[i].before,
-                                                          &ask->entry[i].after, now);
+        changed = changed ||
+                  ratelimit_priv_redis_differs(&ask->entry[i].before, &ask->entry[i].after, now);
     return changed;
 }
 
@@ -2582,7 +2616,8 @@ static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, cons
             continue;
         for (j = i; j < ask->count; j++) /* the limit under which it was saved */
             if (!ask->entry[j].settled && ask->entry[j].unique == i &&
-                ratelimit_priv_rest_code(e->after.rest) == (ask->entry[j].limit.code & 0x7fffff))
+                ratelimit_priv_rest_code(e->after.rest) ==
+                    (ask->entry[j].limit.code & RATELIMIT_PRIV_REMEMBERED))
                 last = &ask->entry[j];
         e->put_len = (uint32_t)ratelimit_priv_redis_encode(&e->after, &last->limit, now, e->put);
         if (!ratelimit_priv_redis_differs(&e->before, &e->after, now)) {
@@ -2605,8 +2640,8 @@ static void ratelimit_priv_redis_found(ratelimit_priv_redis_ask *ask, ratelimit_
     memset(&e->before, 0, sizeof e->before);
     if (ns || part) {
         e->before.full_ns = now + ahead.ns;
-        e->before.rest = ratelimit_priv_redis_rest((uint64_t)part, l->parts, l->code & 0x7fffff,
-                                                   RATELIMIT_PRIV_LONG);
+        e->before.rest = ratelimit_priv_redis_rest(
+            (uint64_t)part, l->parts, l->code & RATELIMIT_PRIV_REMEMBERED, RATELIMIT_PRIV_LONG);
     }
     if (ratelimit_priv_redis_is_window(l)) {
         end.ns = l->per_ns - now % l->per_ns;
@@ -2617,12 +2652,12 @@ static void ratelimit_priv_redis_found(ratelimit_priv_redis_ask *ask, ratelimit_
     else if (op == RATELIMIT_REFUND)
         e->stored = ns || part;
     else
-        e->stored = op == RATELIMIT_BLOCK ||
-                    !ratelimit_priv_above(
-                        ratelimit_priv_plus(
-                            ahead, ratelimit_priv_span_of(l->interval_ns, l->interval_part),
-                            l->parts),
-                        ratelimit_priv_window(l));
+        e->stored =
+            op == RATELIMIT_BLOCK ||
+            !ratelimit_priv_above(
+                ratelimit_priv_plus(ahead, ratelimit_priv_span_of(l->interval_ns, l->interval_part),
+                                    l->parts),
+                ratelimit_priv_window(l));
     (void)ask;
 }
 
@@ -2632,8 +2667,7 @@ static bool ratelimit_priv_redis_all_passed(const ratelimit_priv_redis_ask *ask)
     size_t i;
     for (i = 0; i < ask->count; i++) {
         const ratelimit_priv_redis_entry *e = &ask->entry[i];
-        if (!e->settled && !e->stored &&
-            !(e->req->op == RATELIMIT_PEEK && e->res->allowed))
+        if (!e->settled && !e->stored && !(e->req->op == RATELIMIT_PEEK && e->res->allowed))
             return false;
     }
     return true;
@@ -2834,7 +2868,8 @@ static void ratelimit_priv_redis_decide(void *self, const ratelimit_request *req
     size_t some;
     if (!res || !count)
         return;
-    if (!r || !req || (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
+    if (!r || !req ||
+        (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
         ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
         return;
     }
@@ -2904,7 +2939,8 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     r->prefix = ratelimit_priv_redis_copy(o->prefix ? o->prefix : "ratelimit:", &good);
     r->prefix_len = r->prefix ? strlen(r->prefix) : 0;
     r->database = o->database;
-    r->connect_timeout_ns = RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 100);
+    r->connect_timeout_ns =
+        RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 100);
     r->timeout_ns = RATELIMIT_MILLISECOND * (o->timeout_ms ? o->timeout_ms : 100);
     r->cool_down_ns = RATELIMIT_MILLISECOND * (o->cool_down_ms ? o->cool_down_ms : 500);
     r->pool_size = o->pool_size ? o->pool_size : 16;
@@ -2918,7 +2954,8 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     if (!ratelimit_priv_redis_node_at(r, host, strlen(host), o->port ? o->port : 6379))
         return false;
     if (o->cluster)
-        r->slots = (ratelimit_priv_redis_node **)calloc(RATELIMIT_PRIV_REDIS_SLOTS, sizeof *r->slots);
+        r->slots =
+            (ratelimit_priv_redis_node **)calloc(RATELIMIT_PRIV_REDIS_SLOTS, sizeof *r->slots);
     return good && (r->slots || !o->cluster);
 }
 
@@ -3131,7 +3168,8 @@ static bool ratelimit_priv_redis_window_settled(const ratelimit_redis *r, const 
                                                 uint64_t n, ratelimit_result *out)
 {
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, per_ms);
-    if (status == RATELIMIT_OK && (most >= RATELIMIT_PRIV_REDIS_EXACT || n >= RATELIMIT_PRIV_REDIS_EXACT))
+    if (status == RATELIMIT_OK &&
+        (most >= RATELIMIT_PRIV_REDIS_EXACT || n >= RATELIMIT_PRIV_REDIS_EXACT))
         status = RATELIMIT_BAD_ARGUMENT;
     if (status == RATELIMIT_OK && !n)
         status = RATELIMIT_BAD_COUNT;
@@ -3192,8 +3230,8 @@ RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, s
 
 /* How many ms until n more pass, of `used` in this window and `before` in the one before, since ms
  * ago. All products are below 2^52. */
-static uint64_t ratelimit_priv_redis_slide_ms(uint64_t most, uint64_t per, uint64_t n, uint64_t used,
-                                              uint64_t before, uint64_t since)
+static uint64_t ratelimit_priv_redis_slide_ms(uint64_t most, uint64_t per, uint64_t n,
+                                              uint64_t used, uint64_t before, uint64_t since)
 {
     uint64_t room, ms = 0;
     if (used <= most && n <= most - used && before) { /* still in this window */
@@ -3214,7 +3252,7 @@ RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, 
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
     ratelimit_priv_redis_eval e;
-    long long reply[3] = {0, 0, 0};
+    long long reply[4] = {0, 0, 0, 0};
     uint64_t used, before, since, share;
     bool allowed;
     if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
@@ -3229,24 +3267,24 @@ RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, 
     ratelimit_priv_redis_arg(&e, per_ms);
     ratelimit_priv_redis_arg(&e, most * per_ms);
     if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_SLIDE, key, key_len, ":sliding", reply,
-                                3) != RATELIMIT_OK) {
+                                4) != RATELIMIT_OK) {
         ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
         return false;
     }
     used = (uint64_t)reply[0];
     before = (uint64_t)reply[1];
     since = (uint64_t)reply[2] % per_ms;
-    share = before / per_ms * (per_ms - since) +
-            (before % per_ms * (per_ms - since) + per_ms - 1) / per_ms; /* rounded up */
-    allowed = used <= most && n <= most - used && share <= most - used - n;
+    if (before > RATELIMIT_PRIV_REDIS_EXACT / per_ms) /* counted under another period */
+        before = RATELIMIT_PRIV_REDIS_EXACT / per_ms;
+    share = (before * (per_ms - since) + per_ms - 1) / per_ms; /* rounded up */
+    allowed = reply[3] == 1;
     ratelimit_priv_redis_window_result(out, most, n, used + share, allowed, 0);
     if (used || before || allowed)
-        out->reset_after_ns = RATELIMIT_MILLISECOND *
-                              (per_ms - since + (used || allowed ? per_ms : 0));
+        out->reset_after_ns =
+            RATELIMIT_MILLISECOND * (per_ms - since + (used || allowed ? per_ms : 0));
     if (out->status == RATELIMIT_DENIED)
-        out->retry_after_ns =
-            RATELIMIT_MILLISECOND *
-            ratelimit_priv_redis_slide_ms(most, per_ms, n, used, before, since);
+        out->retry_after_ns = RATELIMIT_MILLISECOND *
+                              ratelimit_priv_redis_slide_ms(most, per_ms, n, used, before, since);
     return allowed;
 }
 
@@ -3327,8 +3365,9 @@ typedef struct ratelimit_priv_redis_wait {
     uint64_t until_ns, pause_ns, longest_ns, mix;
 } ratelimit_priv_redis_wait_state;
 
-static void ratelimit_priv_redis_wait_start(ratelimit_priv_redis_wait_state *w, uint64_t max_wait_ms,
-                                            uint64_t longest_ms, const char *id)
+static void ratelimit_priv_redis_wait_start(ratelimit_priv_redis_wait_state *w,
+                                            uint64_t max_wait_ms, uint64_t longest_ms,
+                                            const char *id)
 {
     uint64_t now = ratelimit_clock_ns();
     w->until_ns = max_wait_ms > (UINT64_MAX - now) / RATELIMIT_MILLISECOND
@@ -3528,8 +3567,8 @@ static ratelimit_status ratelimit_priv_redis_owned(ratelimit_redis *r, const voi
     e.permits = &id;
     e.permit_count = 1;
     ratelimit_priv_redis_arg(&e, ttl_ms);
-    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_OWNED, key, key_len, ":lock",
-                                     &ours, 1);
+    status =
+        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_OWNED, key, key_len, ":lock", &ours, 1);
     return status == RATELIMIT_OK && ours != 1 ? RATELIMIT_LOST : status;
 }
 

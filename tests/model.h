@@ -10,9 +10,9 @@
  *     interval   per / tokens, exact if the reduced denominator is at most 2^24, else rounded up to a
  *                multiple of 2^-24 ns; BAD_LIMIT if less than 10^6 of those make an interval, so
  *                that rounding never adds more than one part in a million
- *     seen       the debt when last seen, whole ns rounded up to 11 significant bits, see model_seen
+ *     seen       the debt when last seen, whole ns rounded up to 6 significant bits, see model_seen
  *     change     tokens spent under another limit, see model_change: parts of a token are kept to
- *                one part in 30,000; then the state is known between two bounds, low and high,
+ *                one part in a million; then the state is known between two bounds, low and high,
  *                until a full bucket makes it one again
  *     longest    no debt is longer than 2^63 - 1 ns
  */
@@ -381,7 +381,7 @@ static inline bool model_limit_parse(model_limit *out, const char *text)
 /* A refusal is noted as a sight of the key if the last one noted was longer ago than this. */
 #define MODEL_NOTE_NS      (UINT64_C(1) << 30)
 /* Up to so many whole tokens spent survive a change of limit exactly; all else to one part in so many. */
-#define MODEL_EXACT_TOKENS 30000
+#define MODEL_EXACT_TOKENS 1000000
 /* What a change may add besides, ns: in terms of the new limit. */
 #define MODEL_CHANGE_NS    3
 
@@ -425,9 +425,9 @@ static inline uint64_t model_until(const model_limit *limit, wide over, uint64_t
 static inline wide model_seen(const model_limit *limit, wide ahead)
 {
     wide ns = wide_floor(ahead, limit->parts), unit;
-    if (wide_bits(ns) <= 11)
+    if (wide_bits(ns) <= 6)
         return ns;
-    unit = wide_power(wide_bits(ns) - 11);
+    unit = wide_power(wide_bits(ns) - 6);
     return wide_mul(wide_ceil(ns, unit), unit);
 }
 
@@ -657,7 +657,7 @@ static inline wide model_parts(const model_limit *from, const model_limit *to, w
 }
 
 /* Between which bounds the debt may be under `to` for one of `debt` parts under `from`, so that tokens spent stay
- * spent: up to 30,000 whole ones exactly; else to one part in 30,000 of them and of two more, and MODEL_CHANGE_NS. Where more
+ * spent: up to a million whole ones exactly; else to one part in a million of them and of two more, and MODEL_CHANGE_NS. Where more
  * than 256 tokens come in a ns, debts are known to 2^-24 ns only. More than the burst is the burst. */
 static inline void model_rescale(const model_limit *from, const model_limit *to, wide debt,
                                  wide *low, wide *high)

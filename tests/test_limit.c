@@ -164,7 +164,7 @@ static void check_equal(const ratelimit_limit *a, const ratelimit_limit *b)
     CHECK_U64(a->tokens, b->tokens);
     CHECK_U64(a->per_ns, b->per_ns);
     CHECK_U64(a->burst, b->burst);
-    if (a->code >> 24 > RATELIMIT_PRIV_RAW || b->code >> 24 > RATELIMIT_PRIV_RAW)
+    if (ratelimit_priv_kind(a) > RATELIMIT_PRIV_RAW || ratelimit_priv_kind(b) > RATELIMIT_PRIV_RAW)
         return;
     CHECK_U64(a->interval_ns, b->interval_ns);
     CHECK_U64(a->window_ns, b->window_ns);

@@ -336,8 +336,8 @@ static void a_time_a_little_earlier_is_late_and_mints_nothing(void)
     REPLAY(&limit, ten_seconds);
 }
 
-/* B10: beyond ten seconds the clock was set back. The debt is what it was when last seen (to a
- * thousandth, rounded up), so a caller is never told to wait out the step. */
+/* B10: beyond ten seconds the clock was set back. The debt is what it was when last seen (to
+ * 1/32, rounded up), so a caller is never told to wait out the step. */
 static void a_clock_set_back_refuses_nobody_for_longer_than_the_window(void)
 {
     static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 3);
@@ -355,7 +355,7 @@ static void a_clock_set_back_refuses_nobody_for_longer_than_the_window(void)
                 CHECK(take(&the_engine, &limit, 1, at));
                 res = ask(&the_engine, &limit, TAKE, 2, at);
                 CHECK_U64(res.status, DENIED);
-                CHECK(res.retry_after_ns <= SEC + 2 * MS && res.retry_after_ns >= SEC);
+                CHECK(res.retry_after_ns >= SEC && res.retry_after_ns <= SEC + SEC / 32);
                 CHECK(take(&the_engine, &limit, 2, at + res.retry_after_ns));
             }
     place_end();
@@ -1000,7 +1000,7 @@ static void check_exact_wait(engine *e, const ratelimit_limit *limit, uint64_t n
 {
     ratelimit_request req = request("key", limit, 1 + check_below(limit->burst));
     ratelimit_result res;
-    bool window = limit->code >> 24 == RATELIMIT_PRIV_WINDOW;
+    bool window = is_window(limit);
     req.op = check_below(3) ? CHARGE : RATELIMIT_BLOCK;
     req.max_wait_ns = 1 + check_below(2 * limit->window_ns + 1);
     if (!window && check_below(2)) {
@@ -1440,10 +1440,15 @@ static void two_limits_of_one_subject_do_not_share_a_count(void)
 typedef struct worker {
     engine *e;
     const ratelimit_limit *limit;
-    uint64_t takes;        /* this many, or, */
-    const uint64_t *clock; /* if set, until this clock has come to its end */
+    uint64_t takes;       /* this many, or, */
+    struct moving *clock; /* if set, until this clock has come to its end */
     uint64_t allowed, others, errors;
 } worker;
+
+/* A clock that one thread moves and others look at, and how often they did. */
+typedef struct moving {
+    uint64_t now_ns, looks;
+} moving;
 
 #define CLOCK_START (100 * SEC)
 #define CLOCK_END   (110 * SEC)
@@ -1476,30 +1481,33 @@ static void *work(void *self)
     pthread_mutex_unlock(&gate);
     for (i = 0; w->clock ? now < CLOCK_END : i < w->takes; i++) {
         if (w->clock)
-            now = __atomic_load_n(w->clock, __ATOMIC_RELAXED);
+            now = __atomic_load_n(&w->clock->now_ns, __ATOMIC_RELAXED);
         take_shared(w, now);
+        if (w->clock)
+            __atomic_fetch_add(&w->clock->looks, 1, __ATOMIC_RELAXED);
     }
     return NULL;
 }
 
-/* Moves the clock by 1 ms ten thousand times. */
+/* Moves the clock by 1 ms ten thousand times, and now and then lets the others catch up. */
 static void *move_clock(void *self)
 {
-    uint64_t *clock = (uint64_t *)self;
+    moving *clock = (moving *)self;
     int i;
     pthread_mutex_lock(&gate);
     pthread_mutex_unlock(&gate);
     for (i = 0; i < 10000; i++) {
-        __atomic_fetch_add(clock, MS, __ATOMIC_RELAXED);
-        if (i % 1000 == 0)
+        uint64_t looks = __atomic_load_n(&clock->looks, __ATOMIC_RELAXED);
+        while (i % 1000 == 0 && __atomic_load_n(&clock->looks, __ATOMIC_RELAXED) < looks + 16)
             sched_yield();
+        __atomic_fetch_add(&clock->now_ns, MS, __ATOMIC_RELAXED);
     }
     return NULL;
 }
 
 /* Runs them all, and the clock if there is one, and returns how many takes passed. Errors are added
  * up in *errors. */
-static uint64_t run_workers(worker *workers, size_t count, uint64_t *clock, uint64_t *errors)
+static uint64_t run_workers(worker *workers, size_t count, moving *clock, uint64_t *errors)
 {
     pthread_t threads[THREADS], mover;
     uint64_t allowed = 0;
@@ -1592,7 +1600,7 @@ static void two_threads_are_not_paid_for_the_same_time(void)
 {
     static const ratelimit_limit limit = RATELIMIT_LIMIT(1000, SEC, 10);
     static worker workers[8];
-    static uint64_t clock;
+    static moving clock;
     static const int kinds[] = {ENGINE_TABLE, ENGINE_SHARED};
     size_t i, k;
     for (k = 0; k < COUNT(kinds) - !RATELIMIT_PRIV_ATOMIC64; k++) {
@@ -1600,7 +1608,8 @@ static void two_threads_are_not_paid_for_the_same_time(void)
         place(engine_names[kinds[k]], 0, 0);
         engine_start(&the_engine, (engine_kind)kinds[k]);
         memset(workers, 0, sizeof workers);
-        clock = CLOCK_START;
+        clock.now_ns = CLOCK_START;
+        clock.looks = 0;
         for (i = 0; i < COUNT(workers); i++) {
             workers[i].e = &the_engine;
             workers[i].limit = &limit;

@@ -928,7 +928,7 @@ static void tokens_spent_stay_spent_while_the_limit_changes(void)
             continue;
         memset(&c, 0, sizeof c);
         c.e = make_engine(which);
-        /* whole tokens are exact up to 30,000 of them */
+        /* whole tokens are exact up to a million of them */
         c.limit[0] = ratelimit_limit_make(1, RATELIMIT_SECOND, 28000 / SHRINK);
         c.limit[1] = ratelimit_limit_make(100, RATELIMIT_SECOND, 28000 / SHRINK);
         c.limit[2] = ratelimit_limit_make(7, RATELIMIT_MINUTE, 28000 / SHRINK);

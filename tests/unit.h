@@ -319,6 +319,20 @@ static inline void place_end(void)
     place_test = NULL;
 }
 
+/* A window is what cannot be reserved. */
+static inline bool is_window(const ratelimit_limit *limit)
+{
+    ratelimit_bucket b = {0, 0};
+    ratelimit_request req;
+    ratelimit_result res;
+    memset(&req, 0, sizeof req);
+    req.limit = limit;
+    req.n = 1;
+    req.op = RATELIMIT_RESERVE;
+    ratelimit_bucket_decide(&b, &req, 0, &res);
+    return res.status == RATELIMIT_UNSUPPORTED;
+}
+
 /* The bases every vector is run at: the clock's origin, 10^9 s after it, and as near its top as a
  * vector of span_ns allows. Windows are aligned to the origin, so their bases are whole periods. */
 #define BASES 3
@@ -326,7 +340,7 @@ static inline void place_end(void)
 static inline uint64_t base_at(int i, uint64_t span_ns, const ratelimit_limit *limit)
 {
     uint64_t base = i == 0 ? 0 : i == 1 ? UINT64_C(1000000000) * SEC : UINT64_MAX - span_ns;
-    return limit->code >> 24 == RATELIMIT_PRIV_WINDOW ? base - base % limit->per_ns : base;
+    return is_window(limit) ? base - base % limit->per_ns : base;
 }
 
 /* Tests of what needs atomics: counted as skipped in a build without. */

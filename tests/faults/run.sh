@@ -74,7 +74,7 @@ one() {
         echo "missed it can't be planted: $(cat "$folder/error")"
         return
     fi
-    ask "$2" "$folder" "$(cat "$build/none/$2.limit")" $3
+    ask "$2" "$folder" "$(cat "$build/none/$2.limit")" $3 2>/dev/null # the shell tells of crashes
     status=$?
     failures "$folder/$2.output" | comm -13 "$build/none/$2.failures" - >"$folder/new"
     if [ $status -eq 125 ]; then

@@ -112,6 +112,25 @@ static inline void use_step(uint64_t retry_after_ns)
     USE(res.retry_after_ns == retry_after_ns);
 }
 
+/* A tag of 0 marks an empty place, so the one key in four thousand million whose hash ends in 0 gets
+ * another tag: it is kept and counted like any key. */
+static inline void use_tag_of_zero(void)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(10)];
+    ratelimit_table *t = NULL;
+    ratelimit_table_options options;
+    ratelimit_table_counts counts;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    options.seed[1] = 2;
+    USE((ratelimit_priv_hash("oinjaojk", 8, options.seed) & UINT32_MAX) == 0);
+    USE(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    USE(ratelimit_table_take(t, "oinjaojk", 8, &one_a_second, 1, 0, NULL));
+    USE(!ratelimit_table_take(t, "oinjaojk", 8, &one_a_second, 1, 0, NULL));
+    ratelimit_table_stats(t, 0, &counts);
+    USE(counts.keys == 1);
+}
+
 #if RATELIMIT_PRIV_ATOMIC
 /* Every lock of the table is held by somebody who died. */
 static inline void use_takeover(void)
@@ -139,6 +158,7 @@ int main(void)
     use_longest_all();
     use_step(RATELIMIT_STEP_NS < 1500 * RATELIMIT_MILLISECOND ? RATELIMIT_SECOND
                                                               : 2500 * RATELIMIT_MILLISECOND);
+    use_tag_of_zero();
     use_takeover();
 #ifdef LOCKS
     use_locks();

@@ -19,6 +19,7 @@ static inline void use_fault(int line, const char *what)
 }
 
 static const ratelimit_limit use_seven = RATELIMIT_LIMIT(7, RATELIMIT_SECOND, 7);
+static const ratelimit_limit use_ten = RATELIMIT_LIMIT(10, RATELIMIT_SECOND, 10);
 static const ratelimit_limit use_minute = RATELIMIT_WINDOW(100, RATELIMIT_MINUTE);
 static const ratelimit_limit use_unlimited = RATELIMIT_UNLIMITED;
 static unsigned char use_memory[RATELIMIT_TABLE_BYTES(100)];
@@ -71,13 +72,15 @@ static inline void use_limits(void)
     USE(ratelimit_limit_format(&use_minute, text, sizeof text) == 12);
     USE(strcmp(text, "100/m window") == 0);
     USE(ratelimit_ticks_to_ns(32768, 32768) == RATELIMIT_SECOND);
+    USE(ratelimit_ticks_to_ns(184467440737, 10) == UINT64_C(18446744073700000000));
+    USE(ratelimit_ticks_to_ns(184467440738, 10) == RATELIMIT_FOREVER);
 }
 
 static inline void use_bucket(void)
 {
     ratelimit_bucket b, shared;
     ratelimit_result res;
-    ratelimit_request peek = use_request("-", &use_seven, RATELIMIT_PEEK, 1);
+    ratelimit_request peek = use_request("-", &use_seven, RATELIMIT_PEEK, 1), huge;
     int i;
     memset(&b, 0, sizeof b);
     memset(&shared, 0, sizeof shared);
@@ -91,6 +94,13 @@ static inline void use_bucket(void)
     USE(!ratelimit_bucket_decide_shared(&shared, &peek, 5 + 142857142, NULL));
     USE(ratelimit_bucket_decide_shared(&shared, &peek, 5 + 142857143, NULL));
     USE(ratelimit_bucket_decide(&b, &peek, 5 + 142857143, &res) && res.remaining == 1);
+    shared = b;
+    peek.limit = &use_ten; /* another limit: peek reports the change, and stores nothing */
+    USE(ratelimit_bucket_decide(&b, &peek, 5 + 142857143, &res) && res.remaining == 4);
+    USE(memcmp(&shared, &b, sizeof b) == 0);
+    huge = use_request("-", &use_seven, RATELIMIT_CHARGE, UINT64_C(129127208516));
+    USE(!ratelimit_bucket_decide(&b, &huge, 5, &res)); /* as ns this is 2^64 and a little */
+    USE(res.status == RATELIMIT_NEVER && memcmp(&shared, &b, sizeof b) == 0);
 }
 
 static inline void use_table(void)

@@ -11,8 +11,8 @@
 
 #include <pthread.h>
 
-#define KEYS   1000
-#define FLIGHT 64
+#define KEYS        1000
+#define FLIGHT      64
 #define MOST_ROUNDS 61
 
 static const ratelimit_limit plenty = RATELIMIT_LIMIT(1000000, RATELIMIT_SECOND, 1000000000);

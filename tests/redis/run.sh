@@ -11,7 +11,7 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="vectors_redis test_store test_cluster"
+ALL="vectors_redis test_store test_locks test_cluster"
 CLUSTER_TESTS="test_cluster"
 passed=0 failed=0 skipped=0 pids=
 dir=$(mktemp -d) || exit 1

@@ -119,8 +119,8 @@ static ratelimit_result ask(ratelimit_redis *r, const char *key, const ratelimit
 
 static void slots_are_those_that_the_cluster_reckons(void)
 {
-    static const char *const keys[] = {"a", "{user}:1", "x{user}y", "{}x", "{", "}{a}", "{a}{b}",
-                                       "123456789", "{{a}}", ""};
+    static const char *const keys[] = {"a",    "{user}:1", "x{user}y",  "{}x",   "{",
+                                       "}{a}", "{a}{b}",   "123456789", "{{a}}", ""};
     ratelimit_redis *r = cluster_open();
     size_t i;
     for (i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -156,6 +156,34 @@ static void every_operation_works_for_a_thousand_keys(void)
     }
     for (i = 0; i < 3; i++)
         CHECK_U64(server_int(node_port[i], "DBSIZE"), 0);
+    ratelimit_redis_close(r);
+}
+
+static void windows_semaphores_and_locks_work_for_a_thousand_keys(void)
+{
+    ratelimit_redis *r = cluster_open();
+    int i;
+    flush_all();
+    for (i = 0; i < 1000 && check_faults < 5; i++) {
+        ratelimit_redis_permit permit;
+        ratelimit_redis_held held;
+        char key[16];
+        size_t len = (size_t)snprintf(key, sizeof key, i % 4 ? "key%d" : "{%d}a{", i);
+        CHECK(ratelimit_redis_window(r, key, len, 1, 60000, 1, NULL));
+        CHECK(!ratelimit_redis_window(r, key, len, 1, 60000, 1, NULL));
+        CHECK(ratelimit_redis_sliding(r, key, len, 1, 60000, 1, NULL));
+        CHECK_U64(ratelimit_redis_acquire_plain(r, key, len, 1, 60000), RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_release_plain(r, key, len), RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_acquire(r, key, len, 1, 60000, 0, 0, &permit, NULL),
+                  RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_extend(r, key, len, &permit, 60000), RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_release(r, key, len, &permit, 1, NULL), RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_lock(r, key, len, 60000, 0, &held), RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_renew(r, key, len, &held, 60000), RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_unlock(r, key, len, &held), RATELIMIT_OK);
+        if (check_faults)
+            printf("  %s: %s\n", key, server_error(r));
+    }
     ratelimit_redis_close(r);
 }
 
@@ -469,11 +497,6 @@ static bool is_master(int port)
     return master;
 }
 
-static bool is_in_sync(int port)
-{
-    return server_info(port, "master_link_status") == 0 || is_master(port);
-}
-
 /* The replica of the master at port. */
 static int replica_of(int port)
 {
@@ -503,7 +526,6 @@ static void a_replica_that_is_promoted_is_found(void)
         CHECK_U64(ask(r, "promoted", &hourly, RATELIMIT_TAKE, 1).remaining, 98 - i);
     CHECK(server_ms_since(start) < 1000);
     CHECK_U64(owner_of(r, "promoted"), replica);
-    (void)is_in_sync;
     ratelimit_redis_close(r);
 }
 
@@ -622,6 +644,7 @@ int main(int argc, char **argv)
     read_numbers("CLUSTER_PIDS", node_pid);
     RUN(slots_are_those_that_the_cluster_reckons);
     RUN(every_operation_works_for_a_thousand_keys);
+    RUN(windows_semaphores_and_locks_work_for_a_thousand_keys);
     RUN(take_each_is_one_write_to_each_node);
     RUN(all_or_none_within_one_hash_tag);
     RUN(all_or_none_over_several_slots_says_how_to_use_hash_tags);

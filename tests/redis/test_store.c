@@ -229,7 +229,7 @@ static void keys_are_any_bytes(void)
     static const struct {
         const char *bytes;
         size_t len;
-    } keys[] = {{"\0\1", 2}, {"\0\2", 2}, {"a", 1},       {"a\0", 2},   {"a\0b", 3},
+    } keys[] = {{"\0\1", 2},  {"\0\2", 2}, {"a", 1},    {"a\0", 2},  {"a\0b", 3},
                 {"a\r\n", 3}, {"a\r", 2},  {"{a}b", 4}, {"%s%n", 4}, {"\xff\xfe", 2}};
     static const ratelimit_limit one = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
     ratelimit_redis *r = open_with_timeout(1000);
@@ -462,10 +462,10 @@ static void options_out_of_range_are_refused(void)
     ratelimit_status status;
     memset(&none, 0, sizeof none);
 #define REFUSED(change)                                                                            \
-    o = none;                                                                                      \
-    change;                                                                                        \
-    CHECK(ratelimit_redis_open(&o, &status) == NULL);                                              \
-    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT)
+  o = none;                                                                                        \
+  change;                                                                                          \
+  CHECK(ratelimit_redis_open(&o, &status) == NULL);                                                \
+  CHECK_U64(status, RATELIMIT_BAD_ARGUMENT)
     REFUSED(o.port = 65536);
     REFUSED(o.port = -1);
     REFUSED(o.database = -1);
@@ -719,8 +719,7 @@ static void what_somebody_else_keeps_under_a_key_is_left_alone(void)
     size_t i, j;
     for (i = 0; i < sizeof values / sizeof values[0]; i++)
         for (j = 0; j < 2 * sizeof ops / sizeof ops[0]; j++) {
-            ratelimit_request q =
-                server_request("k", j % 2 ? &seventh : &hourly, ops[j / 2], 1);
+            ratelimit_request q = server_request("k", j % 2 ? &seventh : &hourly, ops[j / 2], 1);
             ratelimit_result res;
             redisReply *reply;
             q.max_wait_ns = 1;

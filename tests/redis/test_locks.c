@@ -1,0 +1,678 @@
+/* test_locks.c - windows, semaphores and locks of ratelimit_redis.h against a real server. Real time passes here: Redis' expiry
+ * can't be told what time it is. */
+#define _POSIX_C_SOURCE 200809L
+#define RATELIMIT_IMPLEMENTATION
+#define RATELIMIT_REDIS_THREADS
+#define RATELIMIT_REDIS_IMPLEMENTATION
+#include "ratelimit_redis.h"
+
+#include "server.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+
+static ratelimit_redis *r;
+
+#define KEY "k", 1
+
+/* ---- windows -------------------------------------------------------------------------------------------------- */
+
+static void a_window_counts_up_to_its_limit(void)
+{
+    ratelimit_result res;
+    int i;
+    server_flush();
+    for (i = 0; i < 5; i++) {
+        CHECK(ratelimit_redis_window(r, KEY, 5, 60000, 1, &res));
+        CHECK_U64(res.remaining, 4 - i);
+        CHECK_U64(res.limit, 5);
+        CHECK_U64(res.taken, 1);
+    }
+    CHECK(!ratelimit_redis_window(r, KEY, 5, 60000, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_DENIED);
+    CHECK(res.retry_after_ns > 59 * RATELIMIT_SECOND && res.retry_after_ns <= RATELIMIT_MINUTE);
+    CHECK_U64(server_int(server_port(), "INCRBY ratelimit:k:window 0"), 5);
+}
+
+static void a_window_ends(void)
+{
+    ratelimit_result res;
+    uint64_t start = ratelimit_clock_ns();
+    server_flush();
+    CHECK(ratelimit_redis_window(r, KEY, 1, 50, 1, &res));
+    CHECK(!ratelimit_redis_window(r, KEY, 1, 50, 1, &res));
+    while (!ratelimit_redis_window(r, KEY, 1, 50, 1, &res) && server_ms_since(start) < 2000)
+        server_sleep_ms(1);
+    CHECK(res.allowed);
+    CHECK(server_ms_since(start) >= 49); /* Redis expires by whole ms of its own clock */
+}
+
+/* B52: count and expiry were two commands, and the second was lost. */
+static void a_counter_that_lost_its_expiry_refuses_for_one_window_only(void)
+{
+    ratelimit_result res;
+    long long ttl;
+    server_flush();
+    CHECK(server_do(server_port(), "SET ratelimit:k:window 7"));
+    CHECK(!ratelimit_redis_window(r, KEY, 5, 60000, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_DENIED);
+    ttl = server_int(server_port(), "PTTL ratelimit:k:window");
+    CHECK(ttl > 0 && ttl <= 60000);
+    CHECK(server_do(server_port(), "SET ratelimit:k:window 7"));
+    CHECK(!ratelimit_redis_window(r, KEY, 5, 30, 1, &res));
+    server_sleep_ms(40);
+    CHECK(ratelimit_redis_window(r, KEY, 5, 30, 1, &res));
+}
+
+static void counting_does_not_lengthen_a_window(void)
+{
+    long long first, later;
+    server_flush();
+    CHECK(ratelimit_redis_window(r, KEY, 9, 60000, 1, NULL));
+    CHECK_U64(server_int(server_port(), "PEXPIRE ratelimit:k:window 30000"), 1);
+    first = server_int(server_port(), "PTTL ratelimit:k:window");
+    CHECK(ratelimit_redis_window(r, KEY, 9, 60000, 1, NULL));
+    later = server_int(server_port(), "PTTL ratelimit:k:window");
+    CHECK(later > 0 && later <= first);
+}
+
+/* B17: a smaller limit was ignored until the old period ran out. */
+static void a_lowered_limit_counts_at_once(void)
+{
+    ratelimit_result res;
+    server_flush();
+    CHECK(ratelimit_redis_window(r, "a", 1, 100, 60000, 1, &res));
+    CHECK(ratelimit_redis_window(r, "a", 1, 10, 60000, 1, &res));
+    CHECK_U64(res.limit, 10);
+    CHECK_U64(res.remaining, 8);
+    CHECK(ratelimit_redis_window(r, "b", 1, 100, 60000, 50, &res));
+    CHECK(!ratelimit_redis_window(r, "b", 1, 10, 60000, 1, &res));
+    CHECK_U64(res.remaining, 0);
+}
+
+static void a_refused_count_does_not_count(void)
+{
+    ratelimit_result res;
+    server_flush();
+    CHECK(ratelimit_redis_window(r, KEY, 10, 60000, 9, &res));
+    CHECK(!ratelimit_redis_window(r, KEY, 10, 60000, 2, &res));
+    CHECK(!ratelimit_redis_window(r, KEY, 10, 60000, 11, &res));
+    CHECK_U64(res.status, RATELIMIT_NEVER);
+    CHECK_U64(res.retry_after_ns, RATELIMIT_FOREVER);
+    CHECK(ratelimit_redis_window(r, KEY, 10, 60000, 1, &res));
+    CHECK_U64(res.remaining, 0);
+}
+
+static void mistakes_are_refused_without_asking(void)
+{
+    ratelimit_result res;
+    ratelimit_redis_permit permit;
+    ratelimit_redis_held held;
+    CHECK(ratelimit_redis_window(r, KEY, 0, 60000, 1, &res)); /* no limit */
+    CHECK_U64(res.remaining, UINT64_MAX);
+    CHECK(!ratelimit_redis_window(r, KEY, 1, 60000, 0, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_COUNT);
+    CHECK(!ratelimit_redis_window(r, KEY, 1, 0, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(!ratelimit_redis_window(r, NULL, 1, 1, 1, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_KEY);
+    CHECK(!ratelimit_redis_window(NULL, KEY, 1, 1, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(!ratelimit_redis_window(r, KEY, UINT64_C(1) << 53, 1, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(!ratelimit_redis_sliding(r, KEY, UINT64_C(1) << 31, UINT64_C(1) << 20, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, 0, 1, 0, 0, &permit, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, 1, 0, 0, 0, &permit, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, 1, 1, 0, 0, NULL, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_release(r, KEY, NULL, 1, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_lock(r, "", 0, 1, 0, &held), RATELIMIT_BAD_KEY);
+    CHECK_U64(ratelimit_redis_lock(r, "}a", 2, 1, 0, &held), RATELIMIT_BAD_KEY);
+    CHECK_U64(ratelimit_redis_lock(r, KEY, 0, 0, &held), RATELIMIT_BAD_ARGUMENT);
+}
+
+static void limits_are_found_by_key_then_by_what_stands_before_the_bar(void)
+{
+    static const ratelimit_redis_most limits[] = {{"api", 10}, {"api|alice", 20}, {"free", 0}};
+#define MOST(key) ratelimit_redis_most_of(limits, 3, key, 5)
+    CHECK_U64(MOST("api|alice"), 20);
+    CHECK_U64(MOST("api|bob"), 10);
+    CHECK_U64(MOST("api"), 10);
+    CHECK_U64(MOST("apis|bob"), 5);
+    CHECK_U64(MOST("free|anybody"), 0);
+    CHECK_U64(MOST("|"), 5);
+    CHECK_U64(MOST(""), 5);
+    CHECK_U64(ratelimit_redis_most_of(NULL, 0, "x", 7), 7);
+}
+
+/* Plants a state so that time need not pass: `before` in the window before the present one. */
+static void plant(uint64_t start_ms, double used, double before)
+{
+    unsigned char state[24];
+    double numbers[3];
+    numbers[0] = (double)start_ms;
+    numbers[1] = used;
+    numbers[2] = before;
+    memcpy(state, numbers, sizeof state);
+    CHECK(server_do(server_port(), "SET ratelimit:k:sliding %b", state, sizeof state));
+}
+
+static uint64_t server_now_ms(void)
+{
+    redisReply *reply = server_ask(server_port(), "TIME");
+    uint64_t ms = (uint64_t)atoll(reply->element[0]->str) * 1000 +
+                  (uint64_t)atoll(reply->element[1]->str) / 1000;
+    freeReplyObject(reply);
+    return ms;
+}
+
+/* With a period of an hour, the ms that pass during the test are small against it. */
+static void a_sliding_window_weighs_the_one_before_by_what_is_left_of_it(void)
+{
+    enum { HOUR = 3600000 };
+    uint64_t now = server_now_ms(), since = now % HOUR, share, most = 1000000;
+    ratelimit_result res;
+    server_flush();
+    plant(now - since - HOUR, 900000, 5);
+    share = (900000 * (HOUR - since) + HOUR - 1) / HOUR;
+    CHECK(ratelimit_redis_sliding(r, KEY, most, HOUR, 1, &res));
+    CHECK(res.remaining + 1 + share >= most && res.remaining + 1 + share <= most + 3000);
+    CHECK(!ratelimit_redis_sliding(r, KEY, most, HOUR, res.remaining + 3000, &res));
+    CHECK_U64(res.status, RATELIMIT_DENIED);
+    CHECK(res.retry_after_ns > 0 && res.retry_after_ns <= 2 * RATELIMIT_HOUR);
+    CHECK(ratelimit_redis_sliding(r, KEY, most, HOUR, res.remaining,
+                                  &res));     /* all that is left, with its cost */
+    plant(now - since - 2 * HOUR, 900000, 5); /* too long ago */
+    CHECK(ratelimit_redis_sliding(r, KEY, most, HOUR, most, &res));
+    CHECK_U64(res.remaining, 0);
+}
+
+static void a_sliding_window_passes_at_retry_after(void)
+{
+    ratelimit_result res;
+    int i, passed = 0;
+    server_flush();
+    for (i = 0; i < 8; i++) {
+        uint64_t start = ratelimit_clock_ns();
+        if (ratelimit_redis_sliding(r, KEY, 3, 40, 1, &res)) {
+            passed++;
+            continue;
+        }
+        CHECK(res.retry_after_ns <= 80 * RATELIMIT_MILLISECOND);
+        while (ratelimit_clock_ns() - start < res.retry_after_ns)
+            server_sleep_ms(1);
+        CHECK(ratelimit_redis_sliding(r, KEY, 3, 40, 1, &res));
+    }
+    CHECK(passed >= 3);
+}
+
+static void a_sliding_window_never_passes_more_than_twice_its_limit_within_its_period(void)
+{
+    static uint64_t at[4000];
+    uint64_t start = ratelimit_clock_ns(), worst = 0;
+    size_t count = 0, i, j;
+    server_flush();
+    while (server_ms_since(start) < 600 && count < 4000) {
+        uint64_t sent = ratelimit_clock_ns();
+        if (ratelimit_redis_sliding(r, KEY, 20, 50, 1, NULL))
+            at[count++] = sent;
+    }
+    for (i = 0; i < count; i++) {
+        for (j = i; j < count && at[j] - at[i] < 49 * RATELIMIT_MILLISECOND; j++)
+            ;
+        worst = j - i > worst ? j - i : worst;
+    }
+    CHECK(count >= 20 * 8);
+    CHECK(worst <= 40);
+}
+
+/* ---- semaphores ----------------------------------------------------------------------------------------------- */
+
+static ratelimit_status acquire(uint64_t most, uint64_t ttl_ms, ratelimit_redis_permit *permit,
+                                uint64_t *retry)
+{
+    return ratelimit_redis_acquire(r, KEY, most, ttl_ms, 0, 0, permit, retry);
+}
+
+static ratelimit_status release(const ratelimit_redis_permit *permit)
+{
+    return ratelimit_redis_release(r, KEY, permit, 1, NULL);
+}
+
+static void a_plain_semaphore_never_goes_below_zero_or_above_its_size(void)
+{
+    server_flush();
+    CHECK_U64(ratelimit_redis_release_plain(r, KEY), RATELIMIT_LOST);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 2, 60000), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 2, 60000), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 2, 60000), RATELIMIT_BUSY);
+    CHECK(server_int(server_port(), "PTTL ratelimit:k:plain") > 0);
+    CHECK_U64(ratelimit_redis_release_plain(r, KEY), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 2, 60000), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_release_plain(r, KEY), RATELIMIT_OK);
+    CHECK(server_int(server_port(), "PTTL ratelimit:k:plain") > 0);
+    CHECK_U64(ratelimit_redis_release_plain(r, KEY), RATELIMIT_OK);
+    CHECK_U64(server_int(server_port(), "DBSIZE"), 0);
+    CHECK_U64(ratelimit_redis_release_plain(r, KEY), RATELIMIT_LOST);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 1, 60000), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 1, 60000), RATELIMIT_BUSY);
+}
+
+/* B59: a holder that crashed kept its slot for ever. */
+static void a_crashed_holders_permit_comes_back_when_its_time_is_over(void)
+{
+    ratelimit_redis_permit permit;
+    uint64_t retry;
+    server_flush();
+    CHECK_U64(acquire(2, 150, &permit, NULL), RATELIMIT_OK);
+    CHECK_U64(acquire(2, 150, &permit, NULL), RATELIMIT_OK);
+    CHECK_U64(acquire(2, 150, &permit, &retry), RATELIMIT_BUSY);
+    CHECK(retry > 0 && retry <= 150 * RATELIMIT_MILLISECOND);
+    server_sleep_ms(160);
+    CHECK_U64(acquire(2, 150, &permit, NULL), RATELIMIT_OK);
+}
+
+/* B60: an expired slot was released later, which added one that did not exist. */
+static void releasing_an_expired_permit_frees_nobody_elses(void)
+{
+    ratelimit_redis_permit a, b, c;
+    server_flush();
+    CHECK_U64(acquire(1, 40, &a, NULL), RATELIMIT_OK);
+    server_sleep_ms(50);
+    CHECK_U64(acquire(1, 10000, &b, NULL), RATELIMIT_OK);
+    CHECK_U64(release(&a), RATELIMIT_LOST);
+    CHECK_U64(acquire(1, 10000, &c, NULL), RATELIMIT_BUSY);
+    CHECK_U64(release(&b), RATELIMIT_OK);
+    CHECK_U64(release(&b), RATELIMIT_LOST);
+    CHECK_U64(acquire(1, 10000, &c, NULL), RATELIMIT_OK);
+}
+
+/* B61: releasing a list in which some had expired failed as a whole, or counted wrongly. */
+static void releasing_many_answers_for_each(void)
+{
+    ratelimit_redis_permit id[3], next;
+    ratelimit_redis_permit give[3];
+    ratelimit_status each[3];
+    int i, free_places = 0;
+    server_flush();
+    CHECK_U64(acquire(5, 40, &id[0], NULL), RATELIMIT_OK);
+    CHECK_U64(acquire(5, 40, &id[1], NULL), RATELIMIT_OK);
+    CHECK_U64(acquire(5, 10000, &id[2], NULL), RATELIMIT_OK);
+    server_sleep_ms(60);
+    give[0] = id[0], give[1] = id[2];
+    strcpy(give[2].id, "nonsense");
+    CHECK_U64(ratelimit_redis_release(r, KEY, give, 3, each), RATELIMIT_LOST);
+    CHECK_U64(each[0], RATELIMIT_LOST);
+    CHECK_U64(each[1], RATELIMIT_OK);
+    CHECK_U64(each[2], RATELIMIT_LOST);
+    for (i = 0; i < 7; i++)
+        free_places += acquire(5, 10000, &next, NULL) == RATELIMIT_OK;
+    CHECK_U64(free_places, 5);
+}
+
+static void an_extended_permit_lives_on_and_a_lost_one_is_not_revived(void)
+{
+    ratelimit_redis_permit permit, other;
+    server_flush();
+    CHECK_U64(acquire(1, 60, &permit, NULL), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_extend(r, KEY, &permit, 10000), RATELIMIT_OK);
+    server_sleep_ms(70);
+    CHECK_U64(acquire(1, 60, &other, NULL), RATELIMIT_BUSY);
+    CHECK_U64(release(&permit), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_extend(r, KEY, &permit, 10000), RATELIMIT_LOST);
+    CHECK_U64(server_int(server_port(), "DBSIZE"), 0);
+}
+
+static void a_semaphores_size_may_change(void)
+{
+    ratelimit_redis_permit a, b, c;
+    server_flush();
+    CHECK_U64(acquire(1, 10000, &a, NULL), RATELIMIT_OK);
+    CHECK_U64(acquire(2, 10000, &b, NULL), RATELIMIT_OK);
+    CHECK_U64(acquire(1, 10000, &c, NULL), RATELIMIT_BUSY);
+    CHECK_U64(release(&a), RATELIMIT_OK);
+    CHECK_U64(acquire(1, 10000, &c, NULL), RATELIMIT_BUSY);
+    CHECK_U64(acquire(2, 10000, &c, NULL), RATELIMIT_OK);
+}
+
+static void an_unused_semaphore_leaves_nothing_behind(void)
+{
+    ratelimit_redis_permit a, b;
+    long long ttl;
+    server_flush();
+    CHECK_U64(acquire(5, 60000, &a, NULL), RATELIMIT_OK);
+    CHECK_U64(acquire(5, 100, &b, NULL), RATELIMIT_OK);
+    ttl = server_int(server_port(), "PTTL ratelimit:k:permits");
+    CHECK(ttl > 50000 && ttl <= 60002); /* that of the longest */
+    CHECK_U64(release(&a), RATELIMIT_OK);
+    CHECK_U64(release(&b), RATELIMIT_OK);
+    CHECK_U64(server_int(server_port(), "DBSIZE"), 0);
+}
+
+static void ids_of_forked_processes_do_not_collide(void)
+{
+    enum { EACH = 50 };
+    ratelimit_redis_permit permit;
+    int i, status = 0;
+    pid_t child[4];
+    server_flush();
+    for (i = 0; i < 4; i++) {
+        child[i] = fork();
+        if (child[i] == 0) {
+            int j, good = 1;
+            for (j = 0; j < EACH; j++)
+                good = good && acquire(1000, 60000, &permit, NULL) == RATELIMIT_OK;
+            _exit(good ? 0 : 1);
+        }
+    }
+    for (i = 0; i < 4; i++)
+        CHECK(waitpid(child[i], &status, 0) == child[i] && status == 0);
+    CHECK_U64(server_int(server_port(), "ZCARD ratelimit:k:permits"), 4 * EACH);
+}
+
+static void waiting_for_a_permit_gets_the_next_one_or_times_out(void)
+{
+    ratelimit_redis_permit a, b;
+    uint64_t start;
+    server_flush();
+    CHECK_U64(acquire(1, 80, &a, NULL), RATELIMIT_OK);
+    start = ratelimit_clock_ns();
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, 1, 10000, 30, 5, &b, NULL), RATELIMIT_TIMEOUT);
+    CHECK(server_ms_since(start) >= 29 && server_ms_since(start) < 75);
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, 1, 10000, 2000, 1000, &b, NULL), RATELIMIT_OK);
+    CHECK(server_ms_since(start) < 1000);
+}
+
+typedef struct contender {
+    int most, in, worst, got;
+    pthread_mutex_t lock;
+} contender;
+
+static void *contend(void *self)
+{
+    contender *c = (contender *)self;
+    int i;
+    for (i = 0; i < 10; i++) {
+        ratelimit_redis_permit permit;
+        if (ratelimit_redis_acquire(r, KEY, (uint64_t)c->most, 10000, 5000, 5, &permit, NULL) !=
+            RATELIMIT_OK)
+            continue;
+        pthread_mutex_lock(&c->lock);
+        c->got++;
+        c->in++;
+        c->worst = c->in > c->worst ? c->in : c->worst;
+        pthread_mutex_unlock(&c->lock);
+        server_sleep_ms(1);
+        pthread_mutex_lock(&c->lock);
+        c->in--;
+        pthread_mutex_unlock(&c->lock);
+        ratelimit_redis_release(r, KEY, &permit, 1, NULL);
+    }
+    return NULL;
+}
+
+static void eight_threads_are_never_more_than_three_at_once(void)
+{
+    pthread_t thread[8];
+    contender c;
+    int i;
+    server_flush();
+    memset(&c, 0, sizeof c);
+    c.most = 3;
+    pthread_mutex_init(&c.lock, NULL);
+    for (i = 0; i < 8; i++)
+        if (pthread_create(&thread[i], NULL, contend, &c) != 0)
+            exit(2);
+    for (i = 0; i < 8; i++)
+        pthread_join(thread[i], NULL);
+    CHECK_U64(c.got, 80);
+    CHECK(c.worst <= 3 && c.worst >= 1);
+    pthread_mutex_destroy(&c.lock);
+}
+
+/* ---- locks ---------------------------------------------------------------------------------------------------- */
+
+static ratelimit_status lock(uint64_t ttl_ms, ratelimit_redis_held *held)
+{
+    return ratelimit_redis_lock(r, KEY, ttl_ms, 0, held);
+}
+
+static ratelimit_status unlock(ratelimit_redis_held *held)
+{
+    return ratelimit_redis_unlock(r, KEY, held);
+}
+
+static void a_lock_has_one_holder(void)
+{
+    ratelimit_redis_held a, b;
+    server_flush();
+    CHECK_U64(lock(10000, &a), RATELIMIT_OK);
+    CHECK_U64(lock(10000, &b), RATELIMIT_BUSY);
+    CHECK_U64(ratelimit_redis_valid_ns(&b), 0);
+    CHECK_U64(unlock(&a), RATELIMIT_OK);
+    CHECK_U64(lock(10000, &b), RATELIMIT_OK);
+    CHECK(b.fence > a.fence);
+}
+
+/* B62: a slow holder freed the next holder's lock. */
+static void unlocking_late_does_not_free_the_next_holders_lock(void)
+{
+    ratelimit_redis_held a, b, c;
+    redisReply *reply;
+    server_flush();
+    CHECK_U64(lock(40, &a), RATELIMIT_OK);
+    server_sleep_ms(50);
+    CHECK_U64(ratelimit_redis_valid_ns(&a), 0);
+    CHECK_U64(lock(10000, &b), RATELIMIT_OK);
+    CHECK_U64(unlock(&a), RATELIMIT_LOST);
+    CHECK_U64(lock(10000, &c), RATELIMIT_BUSY);
+    reply = server_ask(server_port(), "GET ratelimit:{k}:lock");
+    CHECK(reply && reply->str);
+    if (reply && reply->str)
+        CHECK_TEXT(reply->str, b.owner);
+    freeReplyObject(reply);
+}
+
+/* B63: renewing with a time of 0 deleted the lock and reported success. */
+static void renewing_for_no_time_is_refused_and_deletes_nothing(void)
+{
+    ratelimit_redis_held held;
+    server_flush();
+    CHECK_U64(lock(10000, &held), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_renew(r, KEY, &held, 0), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_renew(r, KEY, &held, (uint64_t)-5), RATELIMIT_BAD_ARGUMENT);
+    CHECK(server_int(server_port(), "PTTL ratelimit:{k}:lock") > 9000);
+    CHECK(ratelimit_redis_valid_ns(&held) > 9 * RATELIMIT_SECOND);
+}
+
+/* B64: a late refresh quietly took the lock again. */
+static void renewing_late_does_not_revive_the_lock(void)
+{
+    ratelimit_redis_held held;
+    server_flush();
+    CHECK_U64(lock(40, &held), RATELIMIT_OK);
+    server_sleep_ms(50);
+    CHECK_U64(ratelimit_redis_renew(r, KEY, &held, 10000), RATELIMIT_LOST);
+    CHECK_U64(server_int(server_port(), "EXISTS ratelimit:{k}:lock"), 0);
+    CHECK_U64(ratelimit_redis_valid_ns(&held), 0);
+}
+
+/* B65: releasing an expired lock raised a fatal error in cleanup code. */
+static void unlocking_what_expired_is_an_ordinary_answer(void)
+{
+    ratelimit_redis_held held;
+    server_flush();
+    CHECK_U64(lock(40, &held), RATELIMIT_OK);
+    server_sleep_ms(50);
+    CHECK_U64(unlock(&held), RATELIMIT_LOST);
+    CHECK_U64(unlock(&held), RATELIMIT_LOST);
+    CHECK_U64(lock(10000, &held), RATELIMIT_OK);
+}
+
+/* B66: each renewal added to what was left. */
+static void renewals_do_not_add_up(void)
+{
+    ratelimit_redis_held held;
+    int i;
+    server_flush();
+    CHECK_U64(lock(10000, &held), RATELIMIT_OK);
+    for (i = 0; i < 5; i++)
+        CHECK_U64(ratelimit_redis_renew(r, KEY, &held, 10000), RATELIMIT_OK);
+    CHECK(server_int(server_port(), "PTTL ratelimit:{k}:lock") <= 10000);
+    CHECK(ratelimit_redis_valid_ns(&held) <= 10 * RATELIMIT_SECOND);
+}
+
+static void the_fence_grows_also_when_the_last_one_is_lost_or_in_the_future(void)
+{
+    ratelimit_redis_held held;
+    uint64_t last = 0;
+    int i;
+    server_flush();
+    for (i = 0; i < 20; i++) {
+        if (i % 5 == 4)
+            CHECK(server_do(server_port(), "DEL ratelimit:{k}:fence"));
+        CHECK_U64(lock(10000, &held), RATELIMIT_OK);
+        CHECK(held.fence > last);
+        last = held.fence;
+        CHECK_U64(unlock(&held), RATELIMIT_OK);
+    }
+    CHECK(server_do(server_port(), "SET ratelimit:{k}:fence %s", "4000000000000000"));
+    CHECK_U64(lock(10000, &held), RATELIMIT_OK);
+    CHECK_U64(held.fence, UINT64_C(4000000000000001));
+    CHECK(server_int(server_port(), "PTTL ratelimit:{k}:fence") > 0);
+}
+
+static void validity_is_reckoned_from_before_the_request(void)
+{
+    ratelimit_redis_held held;
+    uint64_t before = ratelimit_clock_ns();
+    server_flush();
+    CHECK_U64(lock(10000, &held), RATELIMIT_OK);
+    CHECK(held.valid_until_ns <= ratelimit_clock_ns() + 9898 * RATELIMIT_MILLISECOND);
+    CHECK(held.valid_until_ns >= before + 9898 * RATELIMIT_MILLISECOND);
+    CHECK_U64(unlock(&held), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_valid_ns(&held), 0);
+}
+
+static void waiting_for_a_lock_ends_with_the_lock_or_its_own_deadline(void)
+{
+    ratelimit_redis_held a, b;
+    uint64_t start = ratelimit_clock_ns();
+    server_flush();
+    CHECK_U64(lock(100, &a), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_lock(r, KEY, 10000, 30, &b), RATELIMIT_TIMEOUT);
+    CHECK(server_ms_since(start) >= 29 && server_ms_since(start) < 90);
+    CHECK_U64(ratelimit_redis_lock(r, KEY, 10000, 2000, &b), RATELIMIT_OK);
+    CHECK(server_ms_since(start) >= 95 && server_ms_since(start) < 1000);
+}
+
+static void a_key_with_braces_of_its_own_keeps_them(void)
+{
+    ratelimit_redis_held held;
+    server_flush();
+    CHECK_U64(ratelimit_redis_lock(r, "a{b}", 4, 10000, 0, &held), RATELIMIT_OK);
+    CHECK_U64(server_int(server_port(), "EXISTS ratelimit:a{b}:lock"), 1);
+    CHECK_U64(server_int(server_port(), "EXISTS ratelimit:a{b}:fence"), 1);
+}
+
+static void on_lost(void *self)
+{
+    ++*(volatile int *)self;
+}
+
+static void a_keeper_renews_until_it_is_stopped(void)
+{
+    ratelimit_redis_held held;
+    ratelimit_redis_keeper *keeper;
+    volatile int lost = 0;
+    server_flush();
+    CHECK_U64(lock(150, &held), RATELIMIT_OK);
+    keeper = ratelimit_redis_keep(r, KEY, &held, 150, on_lost, (void *)(uintptr_t)&lost);
+    CHECK(keeper != NULL);
+    server_sleep_ms(400);
+    CHECK(ratelimit_redis_keep_valid_ns(keeper) > 0);
+    CHECK(ratelimit_redis_keep_stop(keeper));
+    CHECK_U64(lost, 0);
+    CHECK_U64(unlock(&held), RATELIMIT_OK);
+}
+
+static void a_keeper_reports_the_loss_once(void)
+{
+    ratelimit_redis_held held;
+    ratelimit_redis_keeper *keeper;
+    volatile int lost = 0;
+    uint64_t start;
+    server_flush();
+    CHECK_U64(lock(150, &held), RATELIMIT_OK);
+    keeper = ratelimit_redis_keep(r, KEY, &held, 150, on_lost, (void *)(uintptr_t)&lost);
+    CHECK(server_do(server_port(), "SET ratelimit:{k}:lock somebody"));
+    start = ratelimit_clock_ns();
+    while (!lost && server_ms_since(start) < 2000)
+        server_sleep_ms(5);
+    CHECK(server_ms_since(start) < 200);
+    CHECK_U64(ratelimit_redis_keep_valid_ns(keeper), 0);
+    CHECK(!ratelimit_redis_keep_stop(keeper));
+    CHECK_U64(lost, 1);
+    CHECK_U64(unlock(&held), RATELIMIT_LOST);
+}
+
+static void a_keeper_reports_the_loss_also_when_nobody_answers(void)
+{
+    ratelimit_redis_held held;
+    ratelimit_redis_keeper *keeper;
+    volatile int lost = 0;
+    uint64_t start = ratelimit_clock_ns();
+    server_flush();
+    CHECK_U64(lock(300, &held), RATELIMIT_OK);
+    keeper = ratelimit_redis_keep(r, KEY, &held, 300, on_lost, (void *)(uintptr_t)&lost);
+    kill(server_number("REDIS_PID"), SIGSTOP);
+    while (!lost && server_ms_since(start) < 3000)
+        server_sleep_ms(5);
+    kill(server_number("REDIS_PID"), SIGCONT);
+    CHECK(lost == 1 && server_ms_since(start) < 600);
+    CHECK(!ratelimit_redis_keep_stop(keeper));
+}
+
+int main(int argc, char **argv)
+{
+    ratelimit_redis_options options = server_options();
+    check_begin(argc, argv);
+    options.cool_down_ms = 20;
+    r = server_open(&options);
+    RUN(a_window_counts_up_to_its_limit);
+    RUN(a_window_ends);
+    RUN(a_counter_that_lost_its_expiry_refuses_for_one_window_only);
+    RUN(counting_does_not_lengthen_a_window);
+    RUN(a_lowered_limit_counts_at_once);
+    RUN(a_refused_count_does_not_count);
+    RUN(mistakes_are_refused_without_asking);
+    RUN(limits_are_found_by_key_then_by_what_stands_before_the_bar);
+    RUN(a_sliding_window_weighs_the_one_before_by_what_is_left_of_it);
+    RUN(a_sliding_window_passes_at_retry_after);
+    RUN(a_sliding_window_never_passes_more_than_twice_its_limit_within_its_period);
+    RUN(a_plain_semaphore_never_goes_below_zero_or_above_its_size);
+    RUN(a_crashed_holders_permit_comes_back_when_its_time_is_over);
+    RUN(releasing_an_expired_permit_frees_nobody_elses);
+    RUN(releasing_many_answers_for_each);
+    RUN(an_extended_permit_lives_on_and_a_lost_one_is_not_revived);
+    RUN(a_semaphores_size_may_change);
+    RUN(an_unused_semaphore_leaves_nothing_behind);
+    RUN(ids_of_forked_processes_do_not_collide);
+    RUN(waiting_for_a_permit_gets_the_next_one_or_times_out);
+    RUN(eight_threads_are_never_more_than_three_at_once);
+    RUN(a_lock_has_one_holder);
+    RUN(unlocking_late_does_not_free_the_next_holders_lock);
+    RUN(renewing_for_no_time_is_refused_and_deletes_nothing);
+    RUN(renewing_late_does_not_revive_the_lock);
+    RUN(unlocking_what_expired_is_an_ordinary_answer);
+    RUN(renewals_do_not_add_up);
+    RUN(the_fence_grows_also_when_the_last_one_is_lost_or_in_the_future);
+    RUN(validity_is_reckoned_from_before_the_request);
+    RUN(waiting_for_a_lock_ends_with_the_lock_or_its_own_deadline);
+    RUN(a_key_with_braces_of_its_own_keeps_them);
+    RUN(a_keeper_renews_until_it_is_stopped);
+    RUN(a_keeper_reports_the_loss_once);
+    RUN(a_keeper_reports_the_loss_also_when_nobody_answers);
+    ratelimit_redis_close(r);
+    return check_end();
+}
