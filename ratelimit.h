@@ -508,7 +508,8 @@ RATELIMIT_API void ratelimit_table_decide(ratelimit_table *t, const ratelimit_re
 /* ratelimit_table_sweep  Drops keys that are full again, which loses nothing (their places are
  * reused anyway; sweeping only makes them countable). idle_ns above 0 also drops keys in debt that
  * nobody has asked for in longer than that: this loses their debt and is counted as evicted. A
- * refusal counts as asking, to the second. Returns how many were dropped. */
+ * refusal counts as asking; when that was is known to 1/32 of the debt. Returns how many were
+ * dropped. */
 RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, uint64_t idle_ns);
 
 /* ratelimit_table_stats  Counts at now_ns, by reading every line. Threads: any; each number is
@@ -1235,7 +1236,8 @@ static const ratelimit_limit *ratelimit_priv_ready(const ratelimit_limit *l, rat
 {
     if (!l)
         return NULL;
-    if (ratelimit_priv_kind(l) > RATELIMIT_PRIV_RAW) {
+    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_RAW + RATELIMIT_PRIV_BUCKET ||
+        ratelimit_priv_kind(l) == RATELIMIT_PRIV_RAW + RATELIMIT_PRIV_WINDOW) {
         *made = ratelimit_priv_make(ratelimit_priv_kind(l) - RATELIMIT_PRIV_RAW, l->tokens,
                                     l->per_ns, l->burst);
         l = made;
@@ -1755,7 +1757,7 @@ static ratelimit_priv_span ratelimit_priv_ahead(const ratelimit_bucket *b, const
 {
     ratelimit_priv_span ahead = {0, 0};
     bool top = (b->rest & RATELIMIT_PRIV_TOP) != 0;
-    if (b->rest == 0 || (!top && b->full_ns < now))
+    if (!top && b->full_ns < now)
         return ahead;
     ahead.ns = b->full_ns - now;
     ahead.part = ratelimit_priv_unpack(b->rest, l);
@@ -1773,7 +1775,7 @@ static inline bool ratelimit_priv_in_flight(const ratelimit_bucket *b)
 static inline uint64_t ratelimit_priv_debt(const ratelimit_bucket *b, uint64_t now)
 {
     bool top = (b->rest & RATELIMIT_PRIV_TOP) != 0;
-    if (b->rest == 0 || (!top && b->full_ns < now))
+    if (!top && b->full_ns < now)
         return 0;
     return b->full_ns - now + ((b->rest & 0xffffff) != 0 && !ratelimit_priv_in_flight(b));
 }
@@ -1916,7 +1918,7 @@ static void ratelimit_priv_look(ratelimit_priv_step *s, const ratelimit_bucket *
             old -= s->to_end;
         }
     }
-    if (owes && code != (l->code & RATELIMIT_PRIV_REMEMBERED)) {
+    if (owes && b->rest && code != (l->code & RATELIMIT_PRIV_REMEMBERED)) {
         s->debt = ratelimit_priv_rescale(b->rest, old, l);
         s->dirty = true;
     }
@@ -2086,24 +2088,41 @@ static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_limit *l,
     return status == RATELIMIT_OK;
 }
 
-/* The quick ways cost 1 KB on a small chip, so not where size matters. They answer as the general
- * way does. */
+/* The quick way: a take of one token at the interval the bucket was last charged at, without a
+ * division. It answers as the general way does, or leaves the answer to it. Half of it would be code
+ * twice where size matters. */
 #  if defined(__OPTIMIZE_SIZE__)
 #    define RATELIMIT_PRIV_QUICK 0
 #  else
 #    define RATELIMIT_PRIV_QUICK 1
 #  endif
 
-/* The path of an allowed take of one token, without a division: true if it was taken, and then *out
- * is not set. False says nothing: the general way decides. */
-static inline bool ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t now)
+typedef enum ratelimit_priv_answered {
+    RATELIMIT_PRIV_UNSURE,
+    RATELIMIT_PRIV_TAKEN,
+    RATELIMIT_PRIV_REFUSED /* and nothing is to be stored */
+} ratelimit_priv_answered;
+
+/* A refusal is quick if the bucket was seen lately: neither need that be noted, nor was the clock set
+ * back. */
+static inline ratelimit_priv_answered ratelimit_priv_quick_refusal(uint64_t debt, uint64_t rest,
+                                                                   uint64_t step_ns)
+{
+    uint64_t seen = ratelimit_priv_seen(rest);
+    return (seen > debt ? seen - debt <= RATELIMIT_PRIV_NOTE : debt - seen <= step_ns)
+               ? RATELIMIT_PRIV_REFUSED
+               : RATELIMIT_PRIV_UNSURE;
+}
+
+static inline ratelimit_priv_answered
+ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t now, uint64_t step_ns)
 {
     const uint64_t mask = (uint64_t)RATELIMIT_PRIV_REMEMBERED << 24 | RATELIMIT_PRIV_TOP;
     uint64_t at = b->full_ns, rest = b->rest, code = (uint64_t)l->code << 24 & mask, ahead;
     uint32_t part = 0, carry;
     if (ratelimit_priv_kind(l) != RATELIMIT_PRIV_BUCKET || ((rest & mask) != code && rest))
-        return false;
-    if (at < now || !rest)
+        return RATELIMIT_PRIV_UNSURE;
+    if (at < now)
         at = now;
     else if (l->interval_part)
         part = ratelimit_priv_unpack(rest, l);
@@ -2116,23 +2135,27 @@ static inline bool ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_lim
         code |= ratelimit_priv_pack(part, l);
     }
     ahead = at - now;
-    if (at < now || ahead > l->window_ns || (ahead == l->window_ns && part > l->window_part))
-        return false;
+    if (at < now)
+        return RATELIMIT_PRIV_UNSURE;
+    if (ahead > l->window_ns || (ahead == l->window_ns && part > l->window_part))
+        return ratelimit_priv_quick_refusal(b->full_ns - now, rest, step_ns);
     b->full_ns = at;
     b->rest = code | ratelimit_priv_seen_code(ahead) << 53;
-    return true;
+    return RATELIMIT_PRIV_TAKEN;
 }
 
-/* The result of a take that took the quick path. */
+/* The result of a take that was answered the quick way, *b being the bucket after it. */
 static void ratelimit_priv_quick_report(const ratelimit_bucket *b, const ratelimit_limit *l,
-                                        uint64_t now, ratelimit_result *out)
+                                        uint64_t now, ratelimit_priv_answered answered,
+                                        ratelimit_result *out)
 {
     ratelimit_priv_step s;
     memset(&s, 0, sizeof s);
     s.l = l;
-    s.taken = 1;
+    s.cost = ratelimit_priv_interval(l);
     s.debt = ratelimit_priv_ahead(b, l, now);
-    ratelimit_priv_report(&s, RATELIMIT_TAKE, RATELIMIT_OK, out);
+    s.taken = answered == RATELIMIT_PRIV_TAKEN;
+    ratelimit_priv_report(&s, RATELIMIT_TAKE, s.taken ? RATELIMIT_OK : RATELIMIT_DENIED, out);
 }
 
 /* ---- >>implementation: bucket ---------------------------------------------------------------- */
@@ -2195,11 +2218,14 @@ static RATELIMIT_PRIV_APART bool ratelimit_priv_bucket_slow(ratelimit_bucket *b,
 RATELIMIT_API bool ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit,
                                          uint64_t n, uint64_t now_ns, ratelimit_result *out_or_null)
 {
-    if (!RATELIMIT_PRIV_QUICK || !b || !limit || n != 1 || !ratelimit_priv_quick(b, limit, now_ns))
+    ratelimit_priv_answered answered = RATELIMIT_PRIV_UNSURE;
+    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1)
+        answered = ratelimit_priv_quick(b, limit, now_ns, RATELIMIT_STEP_NS);
+    if (answered == RATELIMIT_PRIV_UNSURE)
         return ratelimit_priv_bucket_slow(b, limit, n, now_ns, out_or_null);
     if (out_or_null)
-        ratelimit_priv_quick_report(b, limit, now_ns, out_or_null);
-    return true;
+        ratelimit_priv_quick_report(b, limit, now_ns, answered, out_or_null);
+    return answered == RATELIMIT_PRIV_TAKEN;
 }
 
 /* The lock of a shared bucket is its word `rest`, replaced by a mark while held. Only a bucket
@@ -2303,14 +2329,17 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
     ratelimit_request q;
     if (RATELIMIT_PRIV_QUICK && b && limit && n == 1) {
         ratelimit_bucket old, copy;
+        ratelimit_priv_answered answered;
         old.rest = ratelimit_priv_load64(&b->rest);
         old.full_ns = ratelimit_priv_load64(&b->full_ns);
         copy = old;
-        if (ratelimit_priv_quick(&copy, limit, now_ns) &&
-            ratelimit_priv_shared_write(b, &old, &copy)) {
+        answered = ratelimit_priv_quick(&copy, limit, now_ns, RATELIMIT_STEP_NS);
+        if (answered == RATELIMIT_PRIV_REFUSED ? ratelimit_priv_load64(&b->rest) == old.rest
+            : answered == RATELIMIT_PRIV_TAKEN ? ratelimit_priv_shared_write(b, &old, &copy)
+                                               : false) {
             if (out_or_null)
-                ratelimit_priv_quick_report(&copy, limit, now_ns, out_or_null);
-            return true;
+                ratelimit_priv_quick_report(&copy, limit, now_ns, answered, out_or_null);
+            return answered == RATELIMIT_PRIV_TAKEN;
         }
     }
     q = ratelimit_priv_take_request(NULL, 0, limit, n);
@@ -2483,7 +2512,7 @@ static inline ratelimit_bucket ratelimit_priv_fetch(const ratelimit_bucket *from
 
 static inline void ratelimit_priv_put_bucket(ratelimit_bucket *to, const ratelimit_bucket *b)
 {
-    if (b->full_ns - to->full_ns <= RATELIMIT_PRIV_LONG) {
+    if (!b->rest || b->full_ns - to->full_ns <= RATELIMIT_PRIV_LONG) {
         ratelimit_priv_store64(&to->full_ns, b->full_ns);
         ratelimit_priv_store64(&to->rest, b->rest);
     } else {
@@ -2702,26 +2731,28 @@ static inline bool ratelimit_priv_commit(ratelimit_priv_line *line, uint32_t seq
 }
 
 #  if !defined(RATELIMIT_LOCK)
-/* The usual case by the shortest way: a take of one token that passes, by a key that is there. True
- * if it was taken, and then *b is the bucket as it is now. False says nothing: the general way
- * decides. */
-static inline bool ratelimit_priv_take_quick(const ratelimit_table *t,
-                                             const ratelimit_priv_place *at,
-                                             const ratelimit_limit *l, uint64_t now,
-                                             ratelimit_bucket *b)
+/* A take of one token by a key that is there, the quick way; *b is the bucket after it. */
+static inline ratelimit_priv_answered ratelimit_priv_take_quick(const ratelimit_table *t,
+                                                                const ratelimit_priv_place *at,
+                                                                const ratelimit_limit *l,
+                                                                uint64_t now, ratelimit_bucket *b)
 {
     uint32_t i, index = at->home;
     for (i = 0; i < t->lines; i++, index = ratelimit_priv_next(t, index)) {
         ratelimit_priv_line *line = &at->block[index];
         uint32_t seq = ratelimit_priv_load32(&line->lock),
                  slot = ratelimit_priv_slot(line, at->tag);
+        ratelimit_priv_answered answered;
         if (slot == 3)
             continue;
         *b = ratelimit_priv_fetch(&line->bucket[slot]);
-        return !(seq & 1) && ratelimit_priv_quick(b, l, now) &&
-               ratelimit_priv_commit(line, seq, slot, b);
+        answered = seq & 1 ? RATELIMIT_PRIV_UNSURE : ratelimit_priv_quick(b, l, now, t->step_ns);
+        if (answered == RATELIMIT_PRIV_TAKEN ? !ratelimit_priv_commit(line, seq, slot, b)
+                                             : ratelimit_priv_load32(&line->lock) != seq)
+            return RATELIMIT_PRIV_UNSURE;
+        return answered;
     }
-    return false;
+    return RATELIMIT_PRIV_UNSURE;
 }
 #  endif
 
@@ -2740,7 +2771,7 @@ static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_pl
         uint32_t seq = ratelimit_priv_load32(&line->lock),
                  slot = ratelimit_priv_slot(line, at->tag);
         ratelimit_bucket old, b;
-        bool quick, allowed;
+        bool allowed;
         if (seq & 1)
             break;
         if (slot == 3) {
@@ -2749,15 +2780,10 @@ static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_pl
             continue;
         }
         old = b = ratelimit_priv_fetch(&line->bucket[slot]);
-        quick = RATELIMIT_PRIV_QUICK && q->n == 1 && q->op == RATELIMIT_TAKE &&
-                ratelimit_priv_quick(&b, l, now);
-        allowed = quick || ratelimit_priv_decide(&b, l, q, now, t->step_ns, out_or_null);
+        allowed = ratelimit_priv_decide(&b, l, q, now, t->step_ns, out_or_null);
         if (ratelimit_priv_same(&old, &b) ? ratelimit_priv_load32(&line->lock) == seq
-                                          : ratelimit_priv_commit(line, seq, slot, &b)) {
-            if (quick && out_or_null)
-                ratelimit_priv_quick_report(&b, l, now, out_or_null);
+                                          : ratelimit_priv_commit(line, seq, slot, &b))
             return allowed;
-        }
         tries++;
     }
 #  endif
@@ -2919,12 +2945,14 @@ RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, siz
     if (RATELIMIT_PRIV_QUICK && t && key && key_len && limit && limit->parts && n == 1 &&
         ratelimit_priv_kind(limit) == RATELIMIT_PRIV_BUCKET) {
         ratelimit_bucket b;
+        ratelimit_priv_answered answered;
         at = ratelimit_priv_locate(t, key, key_len, 0);
         known = &at;
-        if (ratelimit_priv_take_quick(t, &at, limit, now_ns, &b)) {
+        answered = ratelimit_priv_take_quick(t, &at, limit, now_ns, &b);
+        if (answered != RATELIMIT_PRIV_UNSURE) {
             if (out_or_null)
-                ratelimit_priv_quick_report(&b, limit, now_ns, out_or_null);
-            return true;
+                ratelimit_priv_quick_report(&b, limit, now_ns, answered, out_or_null);
+            return answered == RATELIMIT_PRIV_TAKEN;
         }
     }
 #  endif

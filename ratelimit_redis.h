@@ -1406,6 +1406,15 @@ static bool ratelimit_priv_redis_quiet(const ratelimit_priv_redis_conn *conn)
            (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
+/* A server that was asked at `start`, when little was left of the timeout, has not failed if it did
+ * not answer by deadline. */
+static bool ratelimit_priv_redis_to_blame(const ratelimit_redis *r, uint64_t start,
+                                          uint64_t deadline)
+{
+    return ratelimit_clock_ns() < deadline ||
+           (start < deadline && deadline - start >= r->timeout_ns / 2);
+}
+
 /* The node failed; locked. */
 static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_node *node,
                                       const char *why)
@@ -1424,6 +1433,7 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_redis 
 {
     ratelimit_priv_redis_conn *conn;
     char why[sizeof node->why];
+    uint64_t start = ratelimit_clock_ns();
     bool probe = false;
     pthread_mutex_lock(&r->lock);
     for (;;) {
@@ -1460,7 +1470,8 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_redis 
     pthread_mutex_lock(&r->lock);
     node->open--;
     node->probing = node->probing && !probe;
-    ratelimit_priv_redis_down(r, node, why);
+    if (ratelimit_priv_redis_to_blame(r, start, deadline))
+        ratelimit_priv_redis_down(r, node, why);
     (void)snprintf(r->error, sizeof r->error, "%s", why);
     pthread_cond_broadcast(&r->freed);
 none:
@@ -1631,6 +1642,7 @@ static bool ratelimit_priv_redis_map_from(ratelimit_redis *r, ratelimit_priv_red
 {
     ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(r, node, deadline);
     const char *why = "the connection broke";
+    uint64_t start = ratelimit_clock_ns();
     redisReply *reply = NULL;
     bool good = false, whole;
     if (!conn)
@@ -1653,7 +1665,8 @@ static bool ratelimit_priv_redis_map_from(ratelimit_redis *r, ratelimit_priv_red
         ratelimit_priv_redis_say(r, "%s:%d: %s", node->host, node->port, why);
     if (reply)
         freeReplyObject(reply);
-    ratelimit_priv_redis_release(r, conn, whole, whole ? NULL : why);
+    ratelimit_priv_redis_release(
+        r, conn, whole, whole || !ratelimit_priv_redis_to_blame(r, start, deadline) ? NULL : why);
     return good;
 }
 
@@ -1875,9 +1888,8 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
         }
         freeReplyObject(reply);
     }
-    /* A server that was asked late, when little was left of the timeout, has not failed for that. */
-    if (ratelimit_clock_ns() < deadline || deadline - start >= r->timeout_ns / 2)
-        cool = why ? why : cool;
+    if (why && ratelimit_priv_redis_to_blame(r, start, deadline))
+        cool = why;
     ratelimit_priv_redis_release(r, conn, !why && !renew, cool);
     return wait;
 }
@@ -1952,12 +1964,14 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
     }
     for (;;) {
         bool wait = ratelimit_priv_redis_round(calls, count, deadline), left = false;
+        const uint64_t least = 5 * RATELIMIT_MILLISECOND; /* for another round, if not the first */
         uint64_t now = ratelimit_clock_ns();
+        bool over = now >= deadline || (wait && deadline - now < least);
         for (i = 0; i < count; i++) {
             if (calls[i].done)
                 continue;
             left = true;
-            if (now < deadline)
+            if (!over)
                 continue;
             ratelimit_priv_redis_say(r, "no answer in time: %s",
                                      calls[i].cool ? "the cluster is down"
@@ -1969,16 +1983,15 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
             }
             ratelimit_priv_redis_fail(&calls[i]);
         }
-        if (!left || now >= deadline)
+        if (!left || over)
             return;
         if (wait) {
             /* Not all who wait come back at the same time. */
-            uint64_t some = pause / 2 + (now >> 8) % (pause / 2), most = deadline - now;
-            most -= most > 4 * RATELIMIT_MILLISECOND ? 4 * RATELIMIT_MILLISECOND : 0;
+            uint64_t some = pause / 2 + (now >> 8) % (pause / 2), most = deadline - now - least;
             ratelimit_priv_redis_pause(some < most ? some : most);
             if (pause < 16 * RATELIMIT_MILLISECOND)
                 pause *= 2;
-            if (r->cluster)
+            if (r->cluster && ratelimit_clock_ns() + least < deadline)
                 (void)ratelimit_priv_redis_map(r, deadline);
         }
     }
