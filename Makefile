@@ -11,7 +11,7 @@ WARN = -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
 LIMIT ?= 10/m burst 20
 
 PACKAGES = gcc g++ gcc-multilib g++-multilib clang libclang-rt-14-dev clang-format python3 \
-           gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
+           tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch])
 
 .DEFAULT_GOAL := help
@@ -60,9 +60,10 @@ bench: $(BUILD)/bench ## ns per decision beside the floor of the same work
 flood: $(BUILD)/flood ## what a flood of new keys does under each policy
 	@$(BUILD)/flood
 
-$(BUILD)/bench $(BUILD)/flood: $(BUILD)/%: tests/bench/%.c $(wildcard tests/bench/*) ratelimit.h
+BENCH = -std=c99 -O2 -march=native
+$(BUILD)/bench $(BUILD)/flood: $(BUILD)/%: $(wildcard tests/bench/*) tests/check.h ratelimit.h
 	@mkdir -p $(BUILD)
-	$(CC) -std=c99 -O2 -march=native -I. -Itests $(filter tests/bench/$*%.c,$^) -o $@ -pthread
+	$(CC) $(BENCH) -DBENCH_FLAGS='"$(BENCH)"' -I. -Itests $(wildcard tests/bench/$*.c tests/bench/$*_*.c) -o $@ -pthread
 
 size: ## bytes of code, of a bucket, of a key
 	@BUILD=$(BUILD) sh tests/bench/size.sh

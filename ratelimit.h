@@ -181,9 +181,11 @@
 #    define RATELIMIT_PRIV_UNUSED   __attribute__((unused))
 #    define RATELIMIT_PRIV_MUST_USE __attribute__((warn_unused_result))
 #    define RATELIMIT_PRIV_APART    __attribute__((noinline))
+#    define RATELIMIT_PRIV_INLINE   inline __attribute__((always_inline))
 #  else
 #    define RATELIMIT_PRIV_UNUSED
 #    define RATELIMIT_PRIV_APART
+#    define RATELIMIT_PRIV_INLINE inline
 #    define RATELIMIT_PRIV_MUST_USE
 #  endif
 #  if !defined(RATELIMIT_API)
@@ -646,9 +648,9 @@ typedef struct ratelimit_limiter {
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_init(ratelimit_limiter *l,
                                                                       ratelimit_store store);
 
-/* ratelimit_allow, ratelimit_allow_n  May key (a NUL-terminated text) go on? Takes 1 or n tokens now
- * or none. False for any error but a failed store, which the policy decides. Threads: any, as for
- * all calls below but init and close. */
+/* ratelimit_allow, ratelimit_allow_n  May key (a NUL-terminated text) go on? Takes 1 or n tokens
+ * now or none. False for any error but a failed store, which the policy decides. Threads: any, as
+ * for all calls below but init and close. */
 RATELIMIT_API bool ratelimit_allow(ratelimit_limiter *l, const char *key,
                                    const ratelimit_limit *limit);
 RATELIMIT_API bool ratelimit_allow_n(ratelimit_limiter *l, const char *key,
@@ -2089,8 +2091,8 @@ static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_limit *l,
 }
 
 /* The quick way: a take of one token at the interval the bucket was last charged at, without a
- * division. It answers as the general way does, or leaves the answer to it. Half of it would be code
- * twice where size matters. */
+ * division. It answers as the general way does, or leaves the answer to it. Half of it would be
+ * code twice where size matters. */
 #  if defined(__OPTIMIZE_SIZE__)
 #    define RATELIMIT_PRIV_QUICK 0
 #  else
@@ -2103,19 +2105,23 @@ typedef enum ratelimit_priv_answered {
     RATELIMIT_PRIV_REFUSED /* and nothing is to be stored */
 } ratelimit_priv_answered;
 
-/* A refusal is quick if the bucket was seen lately: neither need that be noted, nor was the clock set
- * back. */
+/* A refusal is quick if the bucket was seen lately: neither need that be noted, nor was the clock
+ * set back. */
 static inline ratelimit_priv_answered ratelimit_priv_quick_refusal(uint64_t debt, uint64_t rest,
                                                                    uint64_t step_ns)
 {
     uint64_t seen = ratelimit_priv_seen(rest);
-    return (seen > debt ? seen - debt <= RATELIMIT_PRIV_NOTE : debt - seen <= step_ns)
-               ? RATELIMIT_PRIV_REFUSED
-               : RATELIMIT_PRIV_UNSURE;
+    bool lately = seen <= debt ? debt - seen <= step_ns
+                               : seen - debt <= RATELIMIT_PRIV_NOTE ||
+                                     ratelimit_priv_seen_code(debt) == rest >> 53;
+    return lately ? RATELIMIT_PRIV_REFUSED : RATELIMIT_PRIV_UNSURE;
 }
 
-static inline ratelimit_priv_answered
-ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t now, uint64_t step_ns)
+/* whole: the interval is known to be a whole number of ns. */
+static RATELIMIT_PRIV_INLINE ratelimit_priv_answered ratelimit_priv_quick(ratelimit_bucket *b,
+                                                                          const ratelimit_limit *l,
+                                                                          bool whole, uint64_t now,
+                                                                          uint64_t step_ns)
 {
     const uint64_t mask = (uint64_t)RATELIMIT_PRIV_REMEMBERED << 24 | RATELIMIT_PRIV_TOP;
     uint64_t at = b->full_ns, rest = b->rest, code = (uint64_t)l->code << 24 & mask, ahead;
@@ -2124,10 +2130,10 @@ ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t now
         return RATELIMIT_PRIV_UNSURE;
     if (at < now)
         at = now;
-    else if (l->interval_part)
+    else if (!whole && l->interval_part)
         part = ratelimit_priv_unpack(rest, l);
     at += l->interval_ns;
-    if (l->interval_part) {
+    if (!whole && l->interval_part) {
         part += l->interval_part;
         carry = part >= l->parts; /* not a branch: which way it goes can't be predicted */
         part -= l->parts & (0 - carry);
@@ -2144,10 +2150,11 @@ ratelimit_priv_quick(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t now
     return RATELIMIT_PRIV_TAKEN;
 }
 
-/* The result of a take that was answered the quick way, *b being the bucket after it. */
-static void ratelimit_priv_quick_report(const ratelimit_bucket *b, const ratelimit_limit *l,
-                                        uint64_t now, ratelimit_priv_answered answered,
-                                        ratelimit_result *out)
+/* The end of a take that was answered the quick way, *b being the bucket after it. */
+static RATELIMIT_PRIV_APART bool ratelimit_priv_quick_report(const ratelimit_bucket *b,
+                                                             const ratelimit_limit *l, uint64_t now,
+                                                             ratelimit_priv_answered answered,
+                                                             ratelimit_result *out)
 {
     ratelimit_priv_step s;
     memset(&s, 0, sizeof s);
@@ -2156,6 +2163,7 @@ static void ratelimit_priv_quick_report(const ratelimit_bucket *b, const ratelim
     s.debt = ratelimit_priv_ahead(b, l, now);
     s.taken = answered == RATELIMIT_PRIV_TAKEN;
     ratelimit_priv_report(&s, RATELIMIT_TAKE, s.taken ? RATELIMIT_OK : RATELIMIT_DENIED, out);
+    return s.taken != 0;
 }
 
 /* ---- >>implementation: bucket ---------------------------------------------------------------- */
@@ -2205,26 +2213,31 @@ RATELIMIT_API bool ratelimit_bucket_decide(ratelimit_bucket *b, const ratelimit_
     return ratelimit_priv_decide(b, l, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
 }
 
-/* Apart, so that the quick way needs no stack. */
-static RATELIMIT_PRIV_APART bool ratelimit_priv_bucket_slow(ratelimit_bucket *b,
+/* Apart, so that the shortest way needs no stack. */
+static RATELIMIT_PRIV_APART bool ratelimit_priv_bucket_take(ratelimit_bucket *b,
                                                             const ratelimit_limit *limit,
                                                             uint64_t n, uint64_t now_ns,
                                                             ratelimit_result *out_or_null)
 {
     ratelimit_request q = ratelimit_priv_take_request(NULL, 0, limit, n);
-    return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
+    ratelimit_priv_answered answered = RATELIMIT_PRIV_UNSURE;
+    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1)
+        answered = ratelimit_priv_quick(b, limit, false, now_ns, RATELIMIT_STEP_NS);
+    if (answered == RATELIMIT_PRIV_UNSURE)
+        return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
+    if (out_or_null)
+        return ratelimit_priv_quick_report(b, limit, now_ns, answered, out_or_null);
+    return answered == RATELIMIT_PRIV_TAKEN;
 }
 
 RATELIMIT_API bool ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit,
                                          uint64_t n, uint64_t now_ns, ratelimit_result *out_or_null)
 {
     ratelimit_priv_answered answered = RATELIMIT_PRIV_UNSURE;
-    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1)
-        answered = ratelimit_priv_quick(b, limit, now_ns, RATELIMIT_STEP_NS);
+    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1 && !limit->interval_part && !out_or_null)
+        answered = ratelimit_priv_quick(b, limit, true, now_ns, RATELIMIT_STEP_NS);
     if (answered == RATELIMIT_PRIV_UNSURE)
-        return ratelimit_priv_bucket_slow(b, limit, n, now_ns, out_or_null);
-    if (out_or_null)
-        ratelimit_priv_quick_report(b, limit, now_ns, answered, out_or_null);
+        return ratelimit_priv_bucket_take(b, limit, n, now_ns, out_or_null);
     return answered == RATELIMIT_PRIV_TAKEN;
 }
 
@@ -2333,12 +2346,12 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
         old.rest = ratelimit_priv_load64(&b->rest);
         old.full_ns = ratelimit_priv_load64(&b->full_ns);
         copy = old;
-        answered = ratelimit_priv_quick(&copy, limit, now_ns, RATELIMIT_STEP_NS);
+        answered = ratelimit_priv_quick(&copy, limit, false, now_ns, RATELIMIT_STEP_NS);
         if (answered == RATELIMIT_PRIV_REFUSED ? ratelimit_priv_load64(&b->rest) == old.rest
             : answered == RATELIMIT_PRIV_TAKEN ? ratelimit_priv_shared_write(b, &old, &copy)
                                                : false) {
             if (out_or_null)
-                ratelimit_priv_quick_report(&copy, limit, now_ns, answered, out_or_null);
+                return ratelimit_priv_quick_report(&copy, limit, now_ns, answered, out_or_null);
             return answered == RATELIMIT_PRIV_TAKEN;
         }
     }
@@ -2732,10 +2745,9 @@ static inline bool ratelimit_priv_commit(ratelimit_priv_line *line, uint32_t seq
 
 #  if !defined(RATELIMIT_LOCK)
 /* A take of one token by a key that is there, the quick way; *b is the bucket after it. */
-static inline ratelimit_priv_answered ratelimit_priv_take_quick(const ratelimit_table *t,
-                                                                const ratelimit_priv_place *at,
-                                                                const ratelimit_limit *l,
-                                                                uint64_t now, ratelimit_bucket *b)
+static RATELIMIT_PRIV_INLINE ratelimit_priv_answered
+ratelimit_priv_take_quick(const ratelimit_table *t, const ratelimit_priv_place *at,
+                          const ratelimit_limit *l, uint64_t now, ratelimit_bucket *b)
 {
     uint32_t i, index = at->home;
     for (i = 0; i < t->lines; i++, index = ratelimit_priv_next(t, index)) {
@@ -2746,7 +2758,8 @@ static inline ratelimit_priv_answered ratelimit_priv_take_quick(const ratelimit_
         if (slot == 3)
             continue;
         *b = ratelimit_priv_fetch(&line->bucket[slot]);
-        answered = seq & 1 ? RATELIMIT_PRIV_UNSURE : ratelimit_priv_quick(b, l, now, t->step_ns);
+        answered =
+            seq & 1 ? RATELIMIT_PRIV_UNSURE : ratelimit_priv_quick(b, l, false, now, t->step_ns);
         if (answered == RATELIMIT_PRIV_TAKEN ? !ratelimit_priv_commit(line, seq, slot, b)
                                              : ratelimit_priv_load32(&line->lock) != seq)
             return RATELIMIT_PRIV_UNSURE;
@@ -2939,9 +2952,10 @@ RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, siz
                                         const ratelimit_limit *limit, uint64_t n, uint64_t now_ns,
                                         ratelimit_result *out_or_null)
 {
-    ratelimit_priv_place at, *known = NULL;
+    ratelimit_priv_place *known = NULL;
     ratelimit_request q;
 #  if !defined(RATELIMIT_LOCK)
+    ratelimit_priv_place at;
     if (RATELIMIT_PRIV_QUICK && t && key && key_len && limit && limit->parts && n == 1 &&
         ratelimit_priv_kind(limit) == RATELIMIT_PRIV_BUCKET) {
         ratelimit_bucket b;
@@ -2951,7 +2965,7 @@ RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, siz
         answered = ratelimit_priv_take_quick(t, &at, limit, now_ns, &b);
         if (answered != RATELIMIT_PRIV_UNSURE) {
             if (out_or_null)
-                ratelimit_priv_quick_report(&b, limit, now_ns, answered, out_or_null);
+                return ratelimit_priv_quick_report(&b, limit, now_ns, answered, out_or_null);
             return answered == RATELIMIT_PRIV_TAKEN;
         }
     }

@@ -18,6 +18,7 @@
        CONSISTENCY         what is exact, what a failover can lose
        WHEN REDIS FAILS    what the caller sees
        CLUSTER             and hash tags
+       OPTIONS             of the preprocessor
        LIMITS              numbers
        >>options           interface
        >>windows           interface: counters
@@ -112,6 +113,15 @@
    Other batches are UNSUPPORTED. Without options.cluster there is no such rule.
 
 
+   OPTIONS OF THE PREPROCESSOR, where the code is
+
+       RATELIMIT_REDIS_THREADS   also ratelimit_redis_keep, a thread that renews a lock (define it
+                                 wherever the header is included)
+       RATELIMIT_REDIS_TLS       TLS; needs hiredis 1.0 or later: link with -lhiredis_ssl -lssl
+                                 -lcrypto, call redisInitOpenSSL() first
+       those of ratelimit.h      RATELIMIT_NO_CLOCK excepted
+
+
    LIMITS
 
        server          Redis 4 or later, Valkey; tested with Redis 7.0
@@ -162,8 +172,13 @@ typedef struct ratelimit_redis_options {
     uint32_t timeout_ms;         /* 0: 100; a call takes no longer, whatever happens */
     uint32_t cool_down_ms;       /* 0: 500; a server that failed is left alone for so long */
     uint32_t pool_size;          /* 0: 16; most connections to a server at once */
-    bool cluster;                /* the server is a node of a Redis Cluster; database must be 0 */
-    uint64_t ttl_min_ms;         /* 0: keys expire 2 ms after they are full; else never earlier */
+    bool tls;                    /* needs RATELIMIT_REDIS_TLS, see below */
+    const char *tls_ca;          /* file of the certificates to trust; NULL: the system's */
+    const char *tls_cert;        /* file of our own certificate, with tls_key; NULL: none */
+    const char *tls_key;
+    const char *tls_name;  /* server name to ask for (SNI); NULL: none */
+    bool cluster;          /* the server is a node of a Redis Cluster; database must be 0 */
+    uint64_t ttl_min_ms;   /* 0: keys expire 2 ms after they are full; else never earlier */
     uint64_t ttl_max_ms;   /* 0: none; else keys expire by then, and their debt is forgotten */
     ratelimit_clock clock; /* for tests: what time scripts are told; NULL: the server's */
     void *clock_self;
@@ -174,7 +189,9 @@ typedef struct ratelimit_redis_options {
  *
  * options  NULL: all defaults
  * status   may be NULL; BAD_ARGUMENT (port, database or path out of range, database in a cluster,
- *          ttl_min_ms above ttl_max_ms), NO_MEMORY if NULL is returned, else OK */
+ *          ttl_min_ms above ttl_max_ms, user without password), UNSUPPORTED (tls without
+ *          RATELIMIT_REDIS_TLS), SYNTAX (hiredis can't read the certificates), NO_MEMORY if NULL is
+ *          returned, else OK */
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
                                                     ratelimit_status *status_or_null);
 
@@ -366,8 +383,16 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper);
 #    endif
 #  endif
 #  include <hiredis/hiredis.h>
+#  if defined(RATELIMIT_REDIS_TLS)
+#    if HIREDIS_MAJOR < 1
+#      error "RATELIMIT_REDIS_TLS needs hiredis 1.0 or later."
+#    endif
+#    include <hiredis/hiredis_ssl.h>
+#    include <signal.h>
+#  endif
 
 #  include <errno.h>
+#  include <limits.h>
 #  include <poll.h>
 #  include <pthread.h>
 #  include <stdarg.h>
@@ -891,6 +916,9 @@ struct ratelimit_redis {
     uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, ttl_min_ms, ttl_max_ms;
     uint32_t pool_size;
     bool cluster;
+#  if defined(RATELIMIT_REDIS_TLS)
+    redisSSLContext *tls;
+#  endif
     ratelimit_clock clock;
     void *clock_self;
     char sha[RATELIMIT_PRIV_REDIS_SCRIPTS][41];
@@ -1164,6 +1192,53 @@ static void ratelimit_priv_redis_put_script(const ratelimit_priv_redis_call *cal
     ratelimit_priv_redis_put_u64(conn, keys);
 }
 
+#  if defined(RATELIMIT_REDIS_TLS)
+/* OpenSSL writes without MSG_NOSIGNAL: the signal is held back meanwhile, and swallowed if it came
+ * of this. */
+static int ratelimit_priv_redis_tls_step(redisContext *c, int *done)
+{
+    static const struct timespec none = {0, 0};
+    sigset_t pipe, before, pending;
+    int result;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    result = redisBufferWrite(c, done);
+    if (!sigismember(&pending, SIGPIPE))
+        while (sigtimedwait(&pipe, NULL, &none) < 0 && errno == EINTR)
+            ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return result;
+}
+
+static bool ratelimit_priv_redis_tls_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
+{
+    int done = 0;
+    conn->sent = true; /* what OpenSSL sent is not known */
+    if (redisAppendFormattedCommand(conn->c, conn->out, conn->out_len) != REDIS_OK) {
+        errno = ENOMEM;
+        return false;
+    }
+    conn->out_len = 0;
+    for (;;) {
+        struct pollfd p;
+        int left = ratelimit_priv_redis_left(deadline);
+        if (ratelimit_priv_redis_tls_step(conn->c, &done) != REDIS_OK)
+            return false;
+        if (done)
+            return true;
+        if (left == 0) {
+            errno = ETIMEDOUT;
+            return false;
+        }
+        p.fd = conn->c->fd; /* in the handshake it waits to read; else, but rarely, to write */
+        p.events = POLLIN;
+        (void)poll(&p, 1, left < 5 ? left : 5);
+    }
+}
+#  endif
+
 /* Sends all of out. False: see errno, and sent. */
 static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
 {
@@ -1178,6 +1253,10 @@ static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t
         errno = ENOMEM;
         return false;
     }
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (conn->c->privctx)
+        return ratelimit_priv_redis_tls_write(conn, deadline);
+#  endif
     while (done < conn->out_len) {
         ssize_t n = send(conn->c->fd, conn->out + done, conn->out_len - done, flags);
         if (n > 0) {
@@ -1223,8 +1302,10 @@ static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, ui
             return NULL;
         }
         if (p.revents && redisBufferRead(conn->c) != REDIS_OK) {
-            *why = conn->c->err == REDIS_ERR_EOF ? "the server closed the connection"
-                                                 : "the connection broke";
+            *why = conn->c->err == REDIS_ERR_EOF     ? "the server closed the connection"
+                   : strstr(conn->c->errstr, "SSL")  ? "TLS failed"
+                   : strstr(conn->c->errstr, "cert") ? "the certificate is not trusted"
+                                                     : "the connection broke";
             return NULL;
         }
     }
@@ -1264,6 +1345,10 @@ static const char *ratelimit_priv_redis_login(const ratelimit_redis *r,
 {
     const char *why = NULL;
     size_t replies = 0;
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (r->tls && redisInitiateSSLWithContext(conn->c, r->tls) != REDIS_OK)
+        return "TLS refused";
+#  endif
     if (r->password) {
         ratelimit_priv_redis_put_size(conn, '*', r->user ? 3 : 2);
         ratelimit_priv_redis_put_text(conn, "AUTH");
@@ -1707,7 +1792,7 @@ ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
 {
     ratelimit_priv_redis_node *node = NULL;
     const char *slot_at = strchr(error, ' '), *host, *colon;
-    unsigned long slot = slot_at ? strtoul(slot_at, NULL, 10) : RATELIMIT_PRIV_REDIS_SLOTS;
+    unsigned long slot = slot_at ? strtoul(slot_at, NULL, 10) : ULONG_MAX;
     host = slot_at ? strchr(slot_at + 1, ' ') : NULL;
     colon = host ? strrchr(host, ':') : NULL;
     if (!colon || slot >= RATELIMIT_PRIV_REDIS_SLOTS)
@@ -2875,7 +2960,7 @@ static void ratelimit_priv_redis_decide_some(ratelimit_redis *r, const ratelimit
 static void ratelimit_priv_redis_decide(void *self, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
-    enum { MOST = 1024 };
+    const size_t most = 1024;
     ratelimit_redis *r = (ratelimit_redis *)self;
     uint64_t now_ns, deadline;
     size_t some;
@@ -2895,7 +2980,7 @@ static void ratelimit_priv_redis_decide(void *self, const ratelimit_request *req
     }
     deadline = ratelimit_priv_redis_deadline(r);
     for (; count; req += some, res += some, count -= some) {
-        some = count < MOST || mode == RATELIMIT_ALL ? count : MOST;
+        some = count < most || mode == RATELIMIT_ALL ? count : most;
         ratelimit_priv_redis_decide_some(r, req, res, some, mode, now_ns, deadline);
     }
 }
@@ -2984,6 +3069,11 @@ RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_option
         options = &none;
     if (!ratelimit_priv_redis_good_options(options))
         return NULL;
+#  if !defined(RATELIMIT_REDIS_TLS)
+    *status = RATELIMIT_UNSUPPORTED;
+    if (options->tls)
+        return NULL;
+#  endif
     *status = RATELIMIT_NO_MEMORY;
     r = (ratelimit_redis *)calloc(1, sizeof *r);
     if (!r)
@@ -2993,6 +3083,17 @@ RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_option
         ratelimit_redis_close(r);
         return NULL;
     }
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (options->tls) {
+        r->tls = redisCreateSSLContext(options->tls_ca, NULL, options->tls_cert, options->tls_key,
+                                       options->tls_name, NULL);
+        if (!r->tls) {
+            *status = RATELIMIT_SYNTAX;
+            ratelimit_redis_close(r);
+            return NULL;
+        }
+    }
+#  endif
     *status = RATELIMIT_OK;
     return r;
 }
@@ -3036,6 +3137,10 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
         free(node->host);
         free(node);
     }
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (r->tls)
+        redisFreeSSLContext(r->tls);
+#  endif
     free(r->slots);
     free(r->unix_path);
     free(r->user);

@@ -3,9 +3,9 @@
  *     static void a_full_bucket_passes_its_burst(void) { CHECK(...); CHECK_U64(got, want); }
  *     int main(int argc, char **argv)
  *     {
- *         check_begin(argc, argv);      words on the command line: run only tests whose name contains one of them
+ *         check_begin(argc, argv);      words given: run only tests whose name has one
  *         RUN(a_full_bucket_passes_its_burst);
- *         return check_end();           prints "N passed, N failed" (", N skipped"), alone on the last line
+ *         return check_end();           last line: "N passed, N failed" (", N skipped")
  *     }
  */
 #ifndef CHECK_H
@@ -48,35 +48,34 @@ static inline int check_fault(const char *file, int line)
 }
 
 #define CHECK(what)                                                                                \
-    do {                                                                                           \
-        if (!(what) && check_fault(__FILE__, __LINE__))                                            \
-            printf("not true: %s\n", #what);                                                       \
-    } while (0)
+  do {                                                                                             \
+    if (!(what) && check_fault(__FILE__, __LINE__))                                                \
+      printf("not true: %s\n", #what);                                                             \
+  } while (0)
 
 #define CHECK_U64(got, want)                                                                       \
-    do {                                                                                           \
-        uint64_t check_got = (uint64_t)(got), check_want = (uint64_t)(want);                       \
-        if (check_got != check_want && check_fault(__FILE__, __LINE__))                            \
-            printf("%s is %" PRIu64 ", not %" PRIu64 " (%s)\n", #got, check_got, check_want,       \
-                   #want);                                                                         \
-    } while (0)
+  do {                                                                                             \
+    uint64_t check_got = (uint64_t)(got), check_want = (uint64_t)(want);                           \
+    if (check_got != check_want && check_fault(__FILE__, __LINE__))                                \
+      printf("%s is %" PRIu64 ", not %" PRIu64 " (%s)\n", #got, check_got, check_want, #want);     \
+  } while (0)
 
 #define CHECK_TEXT(got, want)                                                                      \
-    do {                                                                                           \
-        const char *check_got = (got), *check_want = (want);                                       \
-        if (strcmp(check_got, check_want) != 0 && check_fault(__FILE__, __LINE__))                 \
-            printf("%s is \"%s\", not \"%s\"\n", #got, check_got, check_want);                     \
-    } while (0)
+  do {                                                                                             \
+    const char *check_got = (got), *check_want = (want);                                           \
+    if (strcmp(check_got, check_want) != 0 && check_fault(__FILE__, __LINE__))                     \
+      printf("%s is \"%s\", not \"%s\"\n", #got, check_got, check_want);                           \
+  } while (0)
 
 #define RUN(test)                                                                                  \
-    do {                                                                                           \
-        if (check_wanted(#test)) {                                                                 \
-            check_name = #test;                                                                    \
-            check_faults = 0;                                                                      \
-            test();                                                                                \
-            check_count();                                                                         \
-        }                                                                                          \
-    } while (0)
+  do {                                                                                             \
+    if (check_wanted(#test)) {                                                                     \
+      check_name = #test;                                                                          \
+      check_faults = 0;                                                                            \
+      test();                                                                                      \
+      check_count();                                                                               \
+    }                                                                                              \
+  } while (0)
 
 #define SKIP(test, why) (check_skipped++, printf("skipped: %s: %s\n", #test, why))
 

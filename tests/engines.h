@@ -1,9 +1,10 @@
-/* engines.h - everything in ratelimit.h that decides, behind one face, so that one test can ask all of them.
+/* engines.h - everything in ratelimit.h that decides, behind one face, so that one test can ask all
+ * of them.
  *
  *     bucket, shared   a ratelimit_bucket per key, plain and as threads share it
  *     table            one table for all keys
  *     limiter          ratelimit_take over a table store, its clock set to the time of the request
- *     cas              the compare-and-swap store over a map in memory, every third swap of which fails
+ *     cas              the compare-and-swap store over a map whose every third swap fails
  *     cas, expiring    the same, where a record is gone the moment its time to live is over
  */
 #ifndef ENGINES_H
@@ -21,7 +22,8 @@ typedef struct engine {
     void (*reset)(void *self); /* forget all keys */
     void (*decide)(void *self, const ratelimit_request *req, uint64_t now_ns,
                    ratelimit_result *res);
-    /* False if this engine can't be asked this at this time: the case is skipped and counted. NULL: it can do all. */
+    /* False if this engine can't be asked this at this time: the case is skipped and counted. NULL:
+     * it can do all. */
     bool (*can)(void *self, const ratelimit_request *req, uint64_t now_ns);
     bool forward_only; /* asked only where time never goes back */
 } engine;
@@ -29,7 +31,7 @@ typedef struct engine {
 #define ENGINE_KEYS      64
 #define ENGINE_KEY_BYTES 48
 
-/* ---- a map from keys to a few bytes, searched from the front -------------------------------------------------- */
+/* ---- a map from keys to a few bytes, searched from the front --------------------------------- */
 
 typedef struct engine_entry {
     char key[ENGINE_KEY_BYTES];
@@ -76,7 +78,7 @@ static inline void engine_map_reset(void *self)
     map->swaps = 0;
 }
 
-/* ---- buckets -------------------------------------------------------------------------------------------------- */
+/* ---- buckets --------------------------------------------------------------------------------- */
 
 static inline void engine_bucket_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                                         ratelimit_result *res)
@@ -92,7 +94,7 @@ static inline void engine_shared_decide(void *self, const ratelimit_request *req
     ratelimit_bucket_decide_shared(&entry->bucket, req, now_ns, res);
 }
 
-/* ---- table and limiter ---------------------------------------------------------------------------------------- */
+/* ---- table and limiter ----------------------------------------------------------------------- */
 
 typedef struct engine_table {
     unsigned char memory[RATELIMIT_TABLE_BYTES(1000)];
@@ -136,7 +138,7 @@ static inline void engine_limiter_decide(void *self, const ratelimit_request *re
     ratelimit_take(&t->limiter, req, res);
 }
 
-/* ---- compare-and-swap store ----------------------------------------------------------------------------------- */
+/* ---- compare-and-swap store ------------------------------------------------------------------ */
 
 static inline uint64_t engine_cas_clock(void *self)
 {
@@ -187,7 +189,7 @@ static inline void engine_cas_decide(void *self, const ratelimit_request *req, u
     map->store.decide(map->store.self, req, res, 1, RATELIMIT_EACH);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 #define ENGINES 6
 

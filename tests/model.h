@@ -1,14 +1,15 @@
 /* model.h - what ratelimit.h has to answer, computed slowly and exactly.
  *
- * One key's state is the time at which its bucket is full again, as an exact fraction: a whole number of parts, so many of
- * which make a nanosecond as the limit's interval needs. Numbers are 256 bits wide, so nothing here
- * can overflow; if it did the program would stop. Nothing is precomputed, packed or shared with ratelimit.h but the names of
- * requests and results.
+ * One key's state is the time at which its bucket is full again, as an exact fraction: a whole
+ * number of parts, so many of which make a nanosecond as the limit's interval needs. Numbers are
+ * 256 bits wide, so nothing here can overflow; if it did the program would stop. Nothing is
+ * precomputed, packed or shared with ratelimit.h but the names of requests and results.
  *
- * Where the header's format can't hold a number exactly, the contract says how far off it may be, and the model holds it to that:
+ * Where the header's format can't hold a number exactly, the contract says how far off it may be,
+ * and the model holds it to that:
  *
- *     interval   per / tokens, exact if the reduced denominator is at most 2^24, else rounded up to a
- *                multiple of 2^-24 ns; BAD_LIMIT if less than 10^6 of those make an interval, so
+ *     interval   per / tokens, exact if the reduced denominator is at most 2^24, else rounded up
+ *                to a multiple of 2^-24 ns; BAD_LIMIT if less than 10^6 of those make an interval, so
  *                that rounding never adds more than one part in a million
  *     seen       the debt when last seen, whole ns rounded up to 6 significant bits, see model_seen
  *     change     tokens spent under another limit, see model_change: parts of a token are kept to
@@ -25,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- wide numbers: unsigned, 256 bits, least significant limb first ------------------------------------------- */
+/* ---- wide numbers: unsigned, 256 bits, least significant limb first -------------------------- */
 
 #define WIDE_LIMBS 8
 
@@ -212,7 +213,7 @@ static inline uint64_t wide_u64(wide a)
     return (uint64_t)a.limb[1] << 32 | a.limb[0];
 }
 
-/* ---- limits --------------------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 typedef enum model_kind { MODEL_BAD = 0, MODEL_BUCKET, MODEL_WINDOW, MODEL_UNLIMITED } model_kind;
 
@@ -225,8 +226,8 @@ typedef struct model_limit {
     wide window;     /* burst x interval, in parts */
 } model_limit;
 
-/* The interval as the smallest fraction; rounded up to 2^-24 ns where its denominator is larger than
- * 2^24. False if that could add more than a millionth. */
+/* The interval as the smallest fraction; rounded up to 2^-24 ns where its denominator is larger
+ * than 2^24. False if that could add more than a millionth. */
 static inline bool model_interval(model_limit *limit, wide per, wide tokens)
 {
     wide common = wide_gcd(per, tokens), grain = wide_power(24);
@@ -339,7 +340,8 @@ static inline bool model_read_word(const char **text, const char *word)
     return true;
 }
 
-/* "10/s burst 20", "5/1500ms", "100/m window", "unlimited": what vectors need; false for all else. */
+/* "10/s burst 20", "5/1500ms", "100/m window", "unlimited": what vectors need; false for all else.
+ * */
 static inline bool model_limit_parse(model_limit *out, const char *text)
 {
     wide tokens, tokens_tenths, number, number_tenths, unit, per, rest, burst;
@@ -374,13 +376,14 @@ static inline bool model_limit_parse(model_limit *out, const char *text)
     return *text == '\0';
 }
 
-/* ---- one key -------------------------------------------------------------------------------------------------- */
+/* ---- one key --------------------------------------------------------------------------------- */
 
 /* A clock set back by more than this is forgiven. */
 #define MODEL_STEP_NS      UINT64_C(10000000000)
 /* A refusal is noted as a sight of the key if the last one noted was longer ago than this. */
 #define MODEL_NOTE_NS      (UINT64_C(1) << 30)
-/* Up to so many whole tokens spent survive a change of limit exactly; all else to one part in so many. */
+/* Up to so many whole tokens spent survive a change of limit exactly; all else to one part in so
+ * many. */
 #define MODEL_EXACT_TOKENS 1000000
 /* What a change may add besides, ns: in terms of the new limit. */
 #define MODEL_CHANGE_NS    3
@@ -412,7 +415,8 @@ static inline wide model_ahead(const model_limit *limit, wide full, uint64_t now
     return wide_min(wide_above(full, wide_mul(wide_of(now_ns), limit->parts)), longest);
 }
 
-/* How long until `over` parts of debt are gone, ns: rounded up, and in a window only at its ends. */
+/* How long until `over` parts of debt are gone, ns: rounded up, and in a window only at its ends.
+ * */
 static inline uint64_t model_until(const model_limit *limit, wide over, uint64_t now_ns)
 {
     wide to_end = model_to_end(limit, now_ns), per = wide_mul(wide_of(limit->per_ns), limit->parts);
@@ -421,7 +425,8 @@ static inline uint64_t model_until(const model_limit *limit, wide over, uint64_t
     return wide_u64(wide_ceil(over, limit->parts));
 }
 
-/* A debt as a key's last sight keeps it: whole ns, of which the 11 highest bits count, rounded up. */
+/* A debt as a key's last sight keeps it: whole ns, of which the 11 highest bits count, rounded up.
+ * */
 static inline wide model_seen(const model_limit *limit, wide ahead)
 {
     wide ns = wide_floor(ahead, limit->parts), unit;
@@ -472,7 +477,8 @@ static inline void model_forgive(model_step *s, const model_state *state, bool c
     s->store = true;
 }
 
-/* True if a debt of this many parts, beyond the end of the window if there is one, is one that can be. */
+/* True if a debt of this many parts, beyond the end of the window if there is one, is one that can
+ * be. */
 static inline bool model_fits(const model_step *s, wide debt)
 {
     wide longest = wide_mul(wide_of(UINT64_MAX >> 1), s->limit->parts);
@@ -519,8 +525,8 @@ static inline void model_take_up_to(model_step *s, ratelimit_result *res)
     }
 }
 
-/* Blocked until now + max_wait: a bucket such that one token can be taken just then, a window used up to
- * the end that comes then or next. */
+/* Blocked until now + max_wait: a bucket such that one token can be taken just then, a window used
+ * up to the end that comes then or next. */
 static inline void model_block(model_step *s)
 {
     const model_limit *limit = s->limit;
@@ -578,7 +584,8 @@ static inline void model_operate(model_step *s, ratelimit_result *res)
         res->retry_after_ns = RATELIMIT_FOREVER;
 }
 
-/* What is left in state. A refusal that changed nothing may still be noted as a sight of the key. */
+/* What is left in state. A refusal that changed nothing may still be noted as a sight of the key.
+ * */
 static inline void model_keep(const model_step *s, model_state *state)
 {
     const model_limit *limit = s->limit;
@@ -633,7 +640,7 @@ static inline bool model_run(const model_limit *limit, model_state *state, bool 
     return s.store && req->op != RATELIMIT_PEEK;
 }
 
-/* ---- another limit ------------------------------------------------------------------------------------------- */
+/* ---- another limit --------------------------------------------------------------------------- */
 
 static inline bool model_same_interval(const model_limit *a, const model_limit *b)
 {
@@ -656,9 +663,10 @@ static inline wide model_parts(const model_limit *from, const model_limit *to, w
     return up ? wide_ceil(product, from->parts) : wide_floor(product, from->parts);
 }
 
-/* Between which bounds the debt may be under `to` for one of `debt` parts under `from`, so that tokens spent stay
- * spent: up to a million whole ones exactly; else to one part in a million of them and of two more, and MODEL_CHANGE_NS. Where more
- * than 256 tokens come in a ns, debts are known to 2^-24 ns only. More than the burst is the burst. */
+/* Between which bounds the debt may be under `to` for one of `debt` parts under `from`, so that
+ * tokens spent stay spent: up to a million whole ones exactly; else to one part in a million of
+ * them and of two more, and MODEL_CHANGE_NS. Where more than 256 tokens come in a ns, debts are
+ * known to 2^-24 ns only. More than the burst is the burst. */
 static inline void model_rescale(const model_limit *from, const model_limit *to, wide debt,
                                  wide *low, wide *high)
 {
@@ -679,8 +687,9 @@ static inline void model_rescale(const model_limit *from, const model_limit *to,
     *high = wide_min(*high, to->window);
 }
 
-/* Makes low and high those of another limit at now. Where a window ended is not remembered: under another window it is taken
- * to end where that one does, under a bucket all that is ahead of now counts. True if the header sees a change. */
+/* Makes low and high those of another limit at now. Where a window ended is not remembered: under
+ * another window it is taken to end where that one does, under a bucket all that is ahead of now
+ * counts. True if the header sees a change. */
 static inline bool model_change(model_key *key, const model_limit *to, uint64_t now_ns)
 {
     const model_limit *from = &key->limit;
@@ -717,7 +726,7 @@ static inline bool model_change(model_key *key, const model_limit *to, uint64_t 
     return true;
 }
 
-/* ---- deciding ------------------------------------------------------------------------------------------------- */
+/* ---- deciding -------------------------------------------------------------------------------- */
 
 /* What is answered without a look at any key: mistakes, in this order, and unlimited. */
 static inline bool model_settled(const model_limit *limit, const ratelimit_request *req,
@@ -788,7 +797,7 @@ static inline void model_decide(model_key *key, const model_limit *limit,
     model_commit(key, &work, limit, stored);
 }
 
-/* ---- judging what was decided --------------------------------------------------------------------------------- */
+/* ---- judging what was decided ---------------------------------------------------------------- */
 
 static inline void model_fault(char *why, size_t why_bytes, const char *field, uint64_t got,
                                uint64_t low, uint64_t high)
@@ -810,7 +819,8 @@ static inline void model_between(char *why, size_t why_bytes, const char *field,
         model_fault(why, why_bytes, field, got, low, high);
 }
 
-/* The outcome in got against those of the two bounds, which are the same where the state is known. */
+/* The outcome in got against those of the two bounds, which are the same where the state is known.
+ * */
 static inline void model_compare_outcome(const ratelimit_result *got, const ratelimit_result *a,
                                          const ratelimit_result *b, char *why, size_t why_bytes)
 {
@@ -859,8 +869,8 @@ static inline bool model_narrow(model_key *work, const model_limit *limit, uint6
     return !wide_less(work->high.full, work->low.full);
 }
 
-/* Judges got as the answer to req on key at now, and carries req out. False with the reason in why if it is
- * not right. */
+/* Judges got as the answer to req on key at now, and carries req out. False with the reason in why
+ * if it is not right. */
 static inline bool model_judge(model_key *key, const model_limit *limit,
                                const ratelimit_request *req, uint64_t now_ns,
                                const ratelimit_result *got, char *why, size_t why_bytes)

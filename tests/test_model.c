@@ -1,8 +1,10 @@
-/* test_model.c - random histories on every engine of ratelimit.h against the model, and the laws that no history may break.
+/* test_model.c - random histories on every engine of ratelimit.h against the model, and the laws
+ * that no history may break.
  *
- *     test_model              SEED=n in the environment replays: it is the seed of the first history
+ *     test_model              SEED=n in the environment is the seed of the first history
  *
- * A history that goes wrong is printed with its own seed, the step, the limit, the request and the state before it. */
+ * A history that goes wrong is printed with its own seed, the step, the limit, the request and the
+ * state before it. */
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
 
@@ -12,7 +14,7 @@
 
 static uint64_t the_seed;
 
-/* ---- random limits -------------------------------------------------------------------------------------------- */
+/* ---- random limits --------------------------------------------------------------------------- */
 
 /* A limit in all the forms a test needs. */
 typedef struct both_limits {
@@ -95,7 +97,7 @@ static both_limits random_limit(bool window)
     return limit;
 }
 
-/* ---- printing ------------------------------------------------------------------------------------------------- */
+/* ---- printing -------------------------------------------------------------------------------- */
 
 static const char *op_name(ratelimit_op op)
 {
@@ -133,7 +135,7 @@ static void print_state(const model_key *key)
     printf("\n");
 }
 
-/* ---- a history ------------------------------------------------------------------------------------------------ */
+/* ---- a history ------------------------------------------------------------------------------- */
 
 #define KEYS   4
 #define STEPS  300
@@ -382,7 +384,7 @@ static void every_engine_decides_random_histories_as_the_model_does(void)
     engines_close(all);
 }
 
-/* ---- laws ----------------------------------------------------------------------------------------------------- */
+/* ---- laws ------------------------------------------------------------------------------------ */
 
 /* One of which a few hundred tokens come and go before time ends. */
 static both_limits law_limit(bool window)
@@ -429,8 +431,8 @@ static void in_no_span_passes_more_than_burst_and_rate_allow(void)
     }
 }
 
-/* Who takes whenever one is there gets the burst at once and one each interval, to the ns: nothing is lost. (With
- * a burst of one the part of a ns between the refill and the next whole one is.) */
+/* Who takes whenever one is there gets the burst at once and one each interval, to the ns: nothing
+ * is lost. (With a burst of one the part of a ns between the refill and the next whole one is.) */
 static void who_takes_at_retry_after_gets_all_that_burst_and_rate_allow(void)
 {
     int run, i;
@@ -548,8 +550,8 @@ static void a_reservation_given_back_leaves_the_bucket_as_it_was(void)
     CHECK(in_debt > 500);
 }
 
-/* Each change of limit may be off by one part in a million of the tokens spent and of two more, either way: a hundred thousand
- * changes by a hundred thousand times that, and not more. */
+/* Each change of limit may be off by one part in a million of the tokens spent and of two more,
+ * either way: a hundred thousand changes by a hundred thousand times that, and not more. */
 static void going_back_and_forth_between_two_limits_stays_within_its_bound(void)
 {
     ratelimit_limit limit[2];
@@ -567,7 +569,7 @@ static void going_back_and_forth_between_two_limits_stays_within_its_bound(void)
     CHECK(allowed >= now_ns / 1000000 - off);
 }
 
-/* ---- equal on every platform ---------------------------------------------------------------------------------- */
+/* ---- equal on every platform ----------------------------------------------------------------- */
 
 static void hash_in(uint64_t *hash, uint64_t value)
 {
@@ -577,7 +579,8 @@ static void hash_in(uint64_t *hash, uint64_t value)
     }
 }
 
-/* All answers and states of one long life, as one number: the literal was printed by a 64-bit gcc build. */
+/* All answers and states of one long life, as one number: the literal was printed by a 64-bit gcc
+ * build. */
 static void equal_inputs_give_equal_answers_on_every_platform(void)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325), i;
@@ -609,11 +612,12 @@ static void equal_inputs_give_equal_answers_on_every_platform(void)
     CHECK_U64(hash, UINT64_C(0xdbad73eb843f51f3));
 }
 
-/* ---- all or none ---------------------------------------------------------------------------------------------- */
+/* ---- all or none ----------------------------------------------------------------------------- */
 
 #define BATCH 5
 
-/* What a batch must answer: each request after those before it; if one is refused, none is carried out. */
+/* What a batch must answer: each request after those before it; if one is refused, none is carried
+ * out. */
 static bool model_batch(history *h, const ratelimit_request *req, const size_t *k, size_t count,
                         ratelimit_result *want)
 {
@@ -701,7 +705,8 @@ static void a_batch_of_all_or_none_is_decided_as_the_model_does(void)
     CHECK(passed > 1000 && refused > 1000);
 }
 
-/* The limit changes for the better while a key is used up: a batch that was refused passes at retry_after, as a single take does. */
+/* The limit changes for the better while a key is used up: a batch that was refused passes at
+ * retry_after, as a single take does. */
 static void a_refused_batch_keeps_the_change_of_a_limit(void)
 {
     static unsigned char memory[RATELIMIT_TABLE_BYTES(100)];
@@ -727,7 +732,8 @@ static void a_refused_batch_keeps_the_change_of_a_limit(void)
     CHECK(res.allowed);
 }
 
-/* The clock is set back by an hour: a key asked for in batches only is usable again within one window. */
+/* The clock is set back by an hour: a key asked for in batches only is usable again within one
+ * window. */
 static void a_refused_batch_keeps_what_a_clock_set_back_was_forgiven(void)
 {
     static unsigned char memory[RATELIMIT_TABLE_BYTES(100)];
@@ -750,7 +756,7 @@ static void a_refused_batch_keeps_what_a_clock_set_back_was_forgiven(void)
     CHECK(res.allowed);
 }
 
-/* ---- limits as text and as constants -------------------------------------------------------------------------- */
+/* ---- limits as text and as constants --------------------------------------------------------- */
 
 /* Two limits that must mean the same, through a life of some length. */
 static void check_same_decisions(const ratelimit_limit *a, const ratelimit_limit *b)

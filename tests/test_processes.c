@@ -1,12 +1,14 @@
-/* test_processes.c - processes that share a table, a bucket, a mapped file, and die in the middle of it.
+/* test_processes.c - processes that share a table, a bucket, a mapped file, and die in the middle
+ * of it.
  *
- * Three ways to die: by SIGKILL from outside at a random moment; by the process's own hand before the n-th of its atomic
- * stores and swaps, for every n, which the macros below arrange; and as a lock that is taken and never given back, which
- * is what a dead process looks like to the others.
+ * Three ways to die: by SIGKILL from outside at a random moment; by the process's own hand before
+ * the n-th of its atomic stores and swaps, for every n, which the macros below arrange; and as a
+ * lock that is taken and never given back, which is what a dead process looks like to the others.
  *
  *     cc -std=c99 -O2 -I. tests/test_processes.c
  *
- * Children never print: they note faults in shared memory. All of them die with the parent, or by an alarm.
+ * Children never print: they note faults in shared memory. All of them die with the parent, or by
+ * an alarm.
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
@@ -36,7 +38,8 @@ static void mortal(void)
         raise(death);
 }
 
-/* Sleeps of the header: counted, and skipped while the parent is alone and nobody's time is real. */
+/* Sleeps of the header: counted, and skipped while the parent is alone and nobody's time is real.
+ * */
 static uint64_t naps;
 static bool skip_naps;
 
@@ -54,7 +57,8 @@ static int nap(const struct timespec *span, struct timespec *rest)
 /* A 32-bit ABI may align 64 bits to 4 only, where they can't be added to at once. */
 typedef uint64_t shared64 __attribute__((aligned(8)));
 
-/* Locks taken from others in all processes, counted where a test wants to know: a swap of a held one that is not one's own. */
+/* Locks taken from others in all processes, counted where a test wants to know: a swap of a held
+ * one that is not one's own. */
 static shared64 *takeovers;
 
 static bool swapped(bool done, const void *p, size_t bytes, uint64_t old, uint64_t value)
@@ -107,7 +111,7 @@ static void add(shared64 *p, uint64_t value)
     (void)__atomic_add_fetch(p, value, __ATOMIC_ACQ_REL);
 }
 
-/* ---- the stage: what processes share ----------------------------------------------------------- */
+/* ---- the stage: what processes share --------------------------------------------------------- */
 
 typedef struct plain_table {
     unsigned char line[128 / 64 + LINES][64];
@@ -241,7 +245,7 @@ static uint64_t remaining(ratelimit_table *t, uint16_t key, const ratelimit_limi
     return r.remaining;
 }
 
-/* ---- killed at random moments ------------------------------------------------------------------ */
+/* ---- killed at random moments ---------------------------------------------------------------- */
 
 /* The limits of the keys, of the buckets and of the crowd. */
 typedef struct limits {
@@ -299,7 +303,8 @@ static void work_other(stage *s, ratelimit_table *t, uint64_t now)
     NOTE(s, counts.keys <= counts.capacity);
 }
 
-/* A worker asks until it is stopped or killed, and counts what it was allowed only after it was told. */
+/* A worker asks until it is stopped or killed, and counts what it was allowed only after it was
+ * told. */
 static void work(stage *s, const limits *l, unsigned id, uint64_t seed)
 {
     ratelimit_table *room = attach(&s->room), *crowd = attach(&s->crowd);
@@ -430,7 +435,8 @@ static uint64_t exact(const ratelimit_limit *l, uint64_t span)
     return l->burst + span / l->per_ns * l->tokens + span % l->per_ns * l->tokens / l->per_ns;
 }
 
-/* What workers were told plus what is left is what the limit gives, but for what the killed ones held. */
+/* What workers were told plus what is left is what the limit gives, but for what the killed ones
+ * held. */
 static void check_sum(uint64_t told, uint64_t left, const ratelimit_limit *l, uint64_t span,
                       uint64_t held)
 {
@@ -490,7 +496,7 @@ static void nor_does_any_key_get_more_while_the_clock_moves(void)
     random_kills(&l, 250, 3 * RATELIMIT_MILLISECOND, false);
 }
 
-/* ---- killed before the n-th write -------------------------------------------------------------- */
+/* ---- killed before the n-th write ------------------------------------------------------------ */
 
 /* Everything that a process may be about when it dies, each on keys below KEY_LIMIT at one time. */
 typedef struct scene {
@@ -596,7 +602,8 @@ typedef struct spent {
     uint64_t of[KEY_LIMIT + 1];
 } spent;
 
-/* Key 0 has nothing left, the others have spent 2, 5, 8 or 11. A filled table has all 48 places taken. */
+/* Key 0 has nothing left, the others have spent 2, 5, 8 or 11. A filled table has all 48 places
+ * taken. */
 static void set_scene(const scene *sc, plain_table *memory, ratelimit_bucket *b, uint64_t now)
 {
     ratelimit_table *t = make_table(memory, RATELIMIT_REFUSE);
@@ -627,14 +634,16 @@ static spent count_spent(ratelimit_table *t, ratelimit_bucket *b, uint64_t now)
             ratelimit_table_decide(t, &q, &r, 1, RATELIMIT_EACH, now);
         else
             (void)ratelimit_bucket_decide_shared(b, &q, now, &r);
-        /* by the debt, which can be above the burst; a token is back after 20 s; a key without a place counts as new */
+        /* by the debt, which can be above the burst; a token is back after 20 s; a key without a
+         * place counts as new */
         s.of[key] = r.status == RATELIMIT_FULL ? 0 : (r.reset_after_ns + 20 * SEC - 1) / (20 * SEC);
     }
     return s;
 }
 
-/* No key has spent less than before or after the act, whichever is less, but for those it may forget; and none more than
- * the act could have charged or taken over. Those it is not about have what they had. */
+/* No key has spent less than before or after the act, whichever is less, but for those it may
+ * forget; and none more than the act could have charged or taken over. Those it is not about have
+ * what they had. */
 static void compare(const scene *sc, long writes, const spent *before, const spent *after,
                     const spent *got)
 {
@@ -755,7 +764,7 @@ static void a_process_killed_before_any_of_its_writes_leaves_a_sound_table(void)
     munmap(s, sizeof *s);
 }
 
-/* ---- locks of the dead ------------------------------------------------------------------------- */
+/* ---- locks of the dead ----------------------------------------------------------------------- */
 
 static bool call(ratelimit_table *t, int which, uint16_t key, uint64_t now)
 {
@@ -803,7 +812,8 @@ static void call_on_dead(int call_number, unsigned which)
         }
     naps = 0;
     CHECK(call(t, call_number, key, 5));
-    /* never while its holder might live, never longer than all the dead ones take one after the other */
+    /* never while its holder might live, never longer than all the dead ones take one after the
+     * other */
     CHECK(naps == 0 || naps >= RATELIMIT_TAKEOVER_MS);
     CHECK(naps <= dead * (RATELIMIT_TAKEOVER_MS + 1));
     /* those that were in the way are free now, and nobody waits for them again */
@@ -831,7 +841,8 @@ static void every_kind_of_call_takes_over_the_locks_of_the_dead(void)
 }
 
 #if RATELIMIT_PRIV_ATOMIC64
-/* What is left, of 14 tokens, of a bucket whose holder died: the fraction of a ns it kept is lost and counts as nearly one. */
+/* What is left, of 14 tokens, of a bucket whose holder died: the fraction of a ns it kept is lost
+ * and counts as nearly one. */
 static void bucket_of_the_dead(stage *s, const ratelimit_limit *limit, uint64_t left)
 {
     ratelimit_result r;
@@ -868,9 +879,10 @@ static void so_does_a_shared_bucket_with_its_mark(void)
 #endif
 }
 
-/* ---- the living while locks are dead ------------------------------------------------------------ */
+/* ---- the living while locks are dead --------------------------------------------------------- */
 
-/* Worker for what follows: everything that locks a block, or two, or one line, on few keys; nobody here dies. */
+/* Worker for what follows: everything that locks a block, or two, or one line, on few keys; nobody
+ * here dies. */
 static void live(stage *s, unsigned id, uint64_t seed)
 {
     static const ratelimit_limit big = RATELIMIT_LIMIT(1, RATELIMIT_SECOND, 1000000000);
@@ -900,7 +912,8 @@ static void live(stage *s, unsigned id, uint64_t seed)
     _exit(0);
 }
 
-/* Takes locks as a process does that then dies before it wrote anything: a line's, or as many of a block's as it got. */
+/* Takes locks as a process does that then dies before it wrote anything: a line's, or as many of a
+ * block's as it got. */
 static uint64_t plant(ratelimit_table *t, uint32_t *planted)
 {
     uint64_t count = 0;
@@ -954,10 +967,11 @@ static void takeovers_leave_every_charge_in_place_and_no_lock_behind(void)
     munmap(s, sizeof *s);
 }
 
-/* ---- a holder that was only asleep ------------------------------------------------------------- */
+/* ---- a holder that was only asleep ----------------------------------------------------------- */
 
-/* It stops before its n-th write, others take over and go on, then it wakes: what it overwrites may be lost, but nothing
- * else, and no lock may stay held or be given to two. False if it came to the end of its act first. */
+/* It stops before its n-th write, others take over and go on, then it wakes: what it overwrites may
+ * be lost, but nothing else, and no lock may stay held or be given to two. False if it came to the
+ * end of its act first. */
 static bool wake_after_takeover(stage *s,
                                 void (*act)(ratelimit_table *, ratelimit_bucket *, uint64_t),
                                 long writes)
@@ -1025,7 +1039,7 @@ static void nor_does_one_that_had_only_to_store_a_bucket(void)
     asleep(act_take, 2, 3);
 }
 
-/* ---- a mapped file ----------------------------------------------------------------------------- */
+/* ---- a mapped file --------------------------------------------------------------------------- */
 
 static char file_path[300];
 
@@ -1129,7 +1143,7 @@ static void a_mapped_file_keeps_its_limits_when_all_who_mapped_it_are_killed(voi
     munmap(s, sizeof *s);
 }
 
-/* ---- damage ------------------------------------------------------------------------------------ */
+/* ---- damage ---------------------------------------------------------------------------------- */
 
 static void a_line_with_one_tag_twice_does_no_harm(void)
 {

@@ -1,7 +1,7 @@
 /* test_threads.c - many threads on one key and on many: never a token too many, never one lost.
  *
- * Time is a number that the tests move, so nothing here depends on how fast threads run. ROUNDS=n in the environment
- * makes all of it n times longer.
+ * Time is a number that the tests move, so nothing here depends on how fast threads run. ROUNDS=n
+ * in the environment makes all of it n times longer.
  *
  *     cc -std=c99 -O2 -I. tests/test_threads.c -lpthread
  *     cc -std=c99 -O1 -g -fsanitize=thread -I. tests/test_threads.c -lpthread
@@ -32,9 +32,10 @@ enum { THREADS = 8, SHRINK = TSAN ? 10 : 1 };
 
 static uint64_t rounds = 1;
 
-/* ---- threads ----------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
-/* What threads count in. A 32-bit ABI may align 64 bits to 4 only, where they can't be added to at once. */
+/* What threads count in. A 32-bit ABI may align 64 bits to 4 only, where they can't be added to at
+ * once. */
 typedef uint64_t shared64 __attribute__((aligned(8)));
 
 static uint64_t get(const shared64 *p)
@@ -117,7 +118,7 @@ static void crew(job *j, void (*body)(job *, worker *), void *on)
     CHECK_U64(j->faults, 0);
 }
 
-/* ---- engines: the ways to ask ------------------------------------------------------------------ */
+/* ---- engines: the ways to ask ---------------------------------------------------------------- */
 
 enum { KEYS = 64 };
 
@@ -319,7 +320,7 @@ static void check_engine(int which, uint64_t got, uint64_t want, const char *wha
         printf("%s: %s is %" PRIu64 ", not %" PRIu64 "\n", engines[which].name, what, got, want);
 }
 
-/* ---- a frozen clock ---------------------------------------------------------------------------- */
+/* ---- a frozen clock -------------------------------------------------------------------------- */
 
 typedef struct frozen {
     engine *e;
@@ -388,7 +389,7 @@ static void a_frozen_clock_passes_exactly_the_burst_of_each_of_many_keys(void)
     burst_passes(&window, KEYS);
 }
 
-/* ---- a clock that moves ------------------------------------------------------------------------ */
+/* ---- a clock that moves ---------------------------------------------------------------------- */
 
 enum { MOST_TIMES = 1 << 17 };
 
@@ -451,8 +452,10 @@ static void ask_while_moving(job *j, worker *w)
     } while (!over);
 }
 
-/* A thread that was not run for long asks at an old time. More than ten seconds old would be a clock set back, which is forgiven. */
-/* And who asks at a time before a sweep's finds that what was full by then is forgotten: nobody may lag there. */
+/* A thread that was not run for long asks at an old time. More than ten seconds old would be a
+ * clock set back, which is forgiven. */
+/* And who asks at a time before a sweep's finds that what was full by then is forgotten: nobody may
+ * lag there. */
 static bool somebody_lags(moving *m, uint64_t now)
 {
     unsigned i;
@@ -463,8 +466,9 @@ static bool somebody_lags(moving *m, uint64_t now)
     return false;
 }
 
-/* Worker 0 moves the clock instead, each time after all keys have been found used up at the time before: no bucket is ever
- * full, so what passes in all is known exactly, while others may still ask with older times. */
+/* Worker 0 moves the clock instead, each time after all keys have been found used up at the time
+ * before: no bucket is ever full, so what passes in all is known exactly, while others may still
+ * ask with older times. */
 static void move_or_ask(job *j, worker *w)
 {
     moving *m = (moving *)j->on;
@@ -493,8 +497,9 @@ static int by_key_and_time(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* The most by which any span between two takes of one key holds more than burst + rate x span, in units of 1/tokens ns.
- * taken is in order of time: for takes i <= j, (j - i + 1) x per <= (t_j - t_i) x tokens + burst x per. */
+/* The most by which any span between two takes of one key holds more than burst + rate x span, in
+ * units of 1/tokens ns. taken is in order of time: for takes i <= j, (j - i + 1) x per <= (t_j -
+ * t_i) x tokens + burst x per. */
 static uint64_t worst_excess(const moving *m, uint64_t from, uint64_t to)
 {
     const ratelimit_limit *l = m->limit;
@@ -583,7 +588,7 @@ static void nor_with_many_keys(void)
     moving_clock(&third, 9, 40);
 }
 
-/* ---- all or none ------------------------------------------------------------------------------- */
+/* ---- all or none ----------------------------------------------------------------------------- */
 
 enum { ACCOUNTS = 12 };
 
@@ -649,7 +654,7 @@ static void a_batch_of_all_or_none_never_charges_one_side_only(void)
     }
 }
 
-/* ---- other operations -------------------------------------------------------------------------- */
+/* ---- other operations ------------------------------------------------------------------------ */
 
 enum { WAITERS = 500 };
 
@@ -746,7 +751,7 @@ static void never_more_are_in_flight_than_allowed(void)
     }
 }
 
-/* ---- a full table ------------------------------------------------------------------------------ */
+/* ---- a full table ---------------------------------------------------------------------------- */
 
 enum { CROWD = 400, PLACES = 24 };
 
@@ -845,8 +850,9 @@ static void a_full_table_that_refuses_counts_every_refusal(void)
     CHECK_U64(counts.evicted, 0);
 }
 
-/* Worker 0 sweeps at a time that is far ahead, where every key is full again, while the others come and go: to them a dropped
- * key is a new one. Then there is nothing to count, but the table must stay sound. */
+/* Worker 0 sweeps at a time that is far ahead, where every key is full again, while the others come
+ * and go: to them a dropped key is a new one. Then there is nothing to count, but the table must
+ * stay sound. */
 static void come_and_go(job *j, worker *w)
 {
     crowd *c = (crowd *)j->on;
@@ -887,7 +893,7 @@ static void keys_come_and_go_under_sweeps(void)
     CHECK_U64(ratelimit_table_sweep(c.table, far, 0), 0);
 }
 
-/* ---- a limit that changes ---------------------------------------------------------------------- */
+/* ---- a limit that changes -------------------------------------------------------------------- */
 
 typedef struct change {
     engine *e;
@@ -938,8 +944,8 @@ static void tokens_spent_stay_spent_while_the_limit_changes(void)
     }
 }
 
-/* Worker 0 spends one token now and then at a crawling limit, now and then at a fast one. Half of the one state and half of
- * the other together would make a bucket used up. */
+/* Worker 0 spends one token now and then at a crawling limit, now and then at a fast one. Half of
+ * the one state and half of the other together would make a bucket used up. */
 static bool one_spent(engine *e, bool table, const ratelimit_limit *l, ratelimit_op op)
 {
     unsigned char key = 4;
@@ -983,7 +989,7 @@ static void nobody_sees_half_a_decision(void)
     }
 }
 
-/* ---- the limiter ------------------------------------------------------------------------------- */
+/* ---- the limiter ----------------------------------------------------------------------------- */
 
 typedef struct counting {
     engine *e;

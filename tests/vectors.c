@@ -1,7 +1,7 @@
 /* vectors.c - runs tests/vectors on the model and on every engine of ratelimit.h.
  *
- *     vectors                 words on the command line: only cases whose "ENGINE: SENTENCE" or file contains one
- *     vectors --write         asks the model what is right and writes it into the files; no engine is asked
+ *     vectors                 words: only cases whose "ENGINE: SENTENCE" or file has one
+ *     vectors --write         writes what the model says into the files; asks no engine
  *
  * The folder is tests/vectors, or VECTORS in the environment. */
 #define _POSIX_C_SOURCE 200809L
@@ -12,7 +12,7 @@
 
 #include <dirent.h>
 
-/* ---- the model as an engine ----------------------------------------------------------------------------------- */
+/* ---- the model as an engine ------------------------------------------------------------------ */
 
 typedef struct model_map {
     char name[ENGINE_KEYS][ENGINE_KEY_BYTES];
@@ -57,7 +57,7 @@ static engine model_engine(void)
     return e;
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static void write_want(FILE *out, vector_line *line, const engine *model)
 {
@@ -158,7 +158,7 @@ static void write_all(void)
     }
 }
 
-/* ---- checking ------------------------------------------------------------------------------------------------- */
+/* ---- checking -------------------------------------------------------------------------------- */
 
 static void every_file_in_the_folder_is_run(void)
 {

@@ -1,24 +1,28 @@
-/* vectors.h - reads the files in tests/vectors and runs them on any engine (engines.h says what that is).
+/* vectors.h - reads the files in tests/vectors and runs them on any engine (engines.h says what
+ * that is).
  *
  * A file is lines of text; what follows a # is a comment.
  *
- *     case SENTENCE                       starts afresh: all keys full, no limit; the sentence says what is right
- *     limit TEXT                          for the lines below, as ratelimit_limit_parse reads it, or "bad" for a zeroed one
+ *     case SENTENCE    starts afresh: all keys full, no limit; the sentence says what is right
+ *     limit TEXT       for the lines below, as ratelimit_limit_parse reads it; "bad": a zeroed one
  *     TIME OP N KEY -> STATUS REMAINING RETRY_AFTER RESET_AFTER [taken N] [wait TIME]
  *     FROM..TO/EACH OP N KEY -> allowed N
  *
- * TIME     sums such as 0, 100ms, 1s-1ns, 2h+3ns+1; units as in limits, none is ns; "forever" is UINT64_MAX
+ * TIME     sums such as 0, 100ms, 1s-1ns, 2h+3ns+1; units as in limits, none is ns; "forever" is
+ *          UINT64_MAX
  * OP       take, take_up_to, peek, reserve, charge, refund, block, reset
  * N        tokens; N:TIME gives max_wait_ns too, for reserve and block
- * STATUS   in small letters: ok, denied, never, timeout, bad_limit, bad_count, bad_argument, unsupported
+ * STATUS   in small letters: ok, denied, never, timeout, bad_limit, bad_count, bad_argument,
+ *          unsupported
  * taken    if not said: n for take, reserve, charge and refund that are ok, else 0
  * wait     wait_ns; 0 if not said
  *
- * allowed must be true just for ok, and limit the burst (0 after bad_ and unsupported). The second form asks every EACH
- * from FROM to TO inclusive, and counts what was allowed.
+ * allowed must be true just for ok, and limit the burst (0 after bad_ and unsupported). The second
+ * form asks every EACH from FROM to TO inclusive, and counts what was allowed.
  *
- * Every case runs three times, its times moved: as written; from 10^9 s on; and so that its last request is at
- * UINT64_MAX. If it has fixed windows the moves are rounded down to whole periods. What is right may not depend on it.
+ * Every case runs three times, its times moved: as written; from 10^9 s on; and so that its last
+ * request is at UINT64_MAX. If it has fixed windows the moves are rounded down to whole periods.
+ * What is right may not depend on it.
  */
 #ifndef VECTORS_H
 #define VECTORS_H
@@ -63,7 +67,7 @@ static const char *const vector_files[] = {"take.txt",    "fractions.txt", "wind
                                            "clock.txt",   "extremes.txt"};
 #define VECTOR_FILES (sizeof vector_files / sizeof vector_files[0])
 
-/* ---- words ---------------------------------------------------------------------------------------------------- */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 typedef struct vector_word {
     const char *text;
@@ -129,7 +133,7 @@ static inline bool vector_next(const char **text, char *word, size_t word_bytes)
     return len > 0;
 }
 
-/* ---- numbers and times ---------------------------------------------------------------------------------------- */
+/* ---- numbers and times ----------------------------------------------------------------------- */
 
 /* One number with or without a unit; false unless it fits. */
 static inline bool vector_read_term(const char **text, uint64_t *value)
@@ -194,7 +198,7 @@ static inline const char *vector_time_text(uint64_t ns, char buf[32])
     return buf;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static inline void vector_stop(const char *file, int number, const char *why)
 {
@@ -426,7 +430,7 @@ static inline void vectors_close(vector_set *set)
     memset(set, 0, sizeof *set);
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static inline void vector_same(const vector_case *c, const vector_line *line, const char *where,
                                const char *field, uint64_t got, uint64_t want)

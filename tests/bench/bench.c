@@ -3,13 +3,15 @@
  *     bench            all rows, under a minute
  *     bench --quick    small tables and two rounds: does it still run?
  *
- * Each row is sampled once in every round, so that a bad minute of the machine hits all of them alike; the columns are
- * the median and the smallest sample, and the median of the rounds' own ratios to the row's floor. Compare ratios, not
- * ns of different runs. One-thread rows are measured in CPU time of the thread, two-thread rows by the wall clock.
+ * Each row is sampled once in every round, so that a bad minute of the machine hits all of them
+ * alike; the columns are the median and the smallest sample, and the median of the rounds' own
+ * ratios to the row's floor. Compare ratios, not ns of different runs. One-thread rows are measured
+ * in CPU time of the thread, two-thread rows by the wall clock.
  *
- * Floors are programs of our own without expiry, eviction, costs or results: a GCRA in one 8-byte word, and for keys 64-byte
- * lines of eight cells (32-bit tag, 32-bit time), found by a fast hash and a search without branches. "latency" rows make
- * the next key depend on this answer: what one isolated call costs. All others let the CPU overlap calls.
+ * Floors are programs of our own without expiry, eviction, costs or results: a GCRA in one 8-byte
+ * word, and for keys 64-byte lines of eight cells (32-bit tag, 32-bit time), found by a fast hash
+ * and a search without branches. "latency" rows make the next key depend on this answer: what one
+ * isolated call costs. All others let the CPU overlap calls.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* madvise: large pages, for floors and tables alike */
@@ -526,7 +528,8 @@ static inline void floor_rows(bench_row *row, uint64_t count, bool shared)
     row->passed += passed;
 }
 
-/* The same floor with the hash that attackers can't make collide; the table was filled by it, too. */
+/* The same floor with the hash that attackers can't make collide; the table was filled by it, too.
+ * */
 static void run_floor_sip(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
@@ -1146,7 +1149,8 @@ static void print_aim(const char *what, double got, double most)
            got <= most ? "reached" : "NOT REACHED");
 }
 
-/* The cold call's latency beyond the hot one's, in misses: what a dependent load costs there beyond what it costs when hot. */
+/* The cold call's latency beyond the hot one's, in misses: what a dependent load costs there beyond
+ * what it costs when hot. */
 static double misses(const bench_aims *a, int rounds)
 {
     double values[MAX_ROUNDS];

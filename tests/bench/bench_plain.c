@@ -1,4 +1,5 @@
-/* bench_plain.c - the header compiled a second time with RATELIMIT_NO_THREADS, for the rows of bench.c that show what the locks cost. */
+/* bench_plain.c - the header compiled a second time with RATELIMIT_NO_THREADS, for the rows of
+ * bench.c that show what the locks cost. */
 #define RATELIMIT_STATIC
 #define RATELIMIT_NO_THREADS
 #define RATELIMIT_IMPLEMENTATION
@@ -23,7 +24,8 @@ bool plain_take(void *table, const void *key, size_t key_len, uint64_t now_ns)
     return ratelimit_table_take(table, key, key_len, &limit, 1, now_ns, NULL);
 }
 
-/* count takes from one bucket (two words), where the compiler sees the whole of the header; returns how many passed. */
+/* count takes from one bucket (two words), where the compiler sees the whole of the header; returns
+ * how many passed. */
 uint64_t plain_bucket(uint64_t *bucket, uint64_t count, uint64_t now_ns, uint64_t step_ns)
 {
     ratelimit_bucket b;

@@ -5,11 +5,13 @@
  *
  * SEED=n in the environment replays another order of requests. The time is virtual.
  *
- * The flood: about 65,536 places, a million new keys a second, each of which asks once, and 1,000 users who ask at ten times
- * their limit. A user's due is what a bucket of its own lets through for the same requests.
+ * The flood: about 65,536 places, a million new keys a second, each of which asks once, and 1,000
+ * users who ask at ten times their limit. A user's due is what a bucket of its own lets through for
+ * the same requests.
  *
- * Few places: 18 of them, 2,000 keys, 4 million decisions. Beside each key runs an exact bucket that is charged with what the
- * table let through; what it would have refused was let through wrongly.
+ * Few places: 18 of them, 2,000 keys, 4 million decisions. Beside each key runs an exact bucket
+ * that is charged with what the table let through; what it would have refused was let through
+ * wrongly.
  */
 #define RATELIMIT_IMPLEMENTATION
 #include "../../ratelimit.h"
@@ -57,7 +59,8 @@ static bool ask(ratelimit_table *table, uint64_t key, uint64_t now)
     return ratelimit_table_take(table, &key, sizeof key, &limit, 1, now, NULL);
 }
 
-/* A new key each microsecond; each tenth one also a request of a user. Without a table: only the users' own buckets. */
+/* A new key each microsecond; each tenth one also a request of a user. Without a table: only the
+ * users' own buckets. */
 static void run_flood(ratelimit_table *table, uint64_t seed, uint64_t *allowed, flood_outcome *out)
 {
     static ratelimit_bucket own[USERS];

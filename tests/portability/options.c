@@ -112,8 +112,8 @@ static inline void use_step(uint64_t retry_after_ns)
     USE(res.retry_after_ns == retry_after_ns);
 }
 
-/* A tag of 0 marks an empty place, so the one key in four thousand million whose hash ends in 0 gets
- * another tag: it is kept and counted like any key. */
+/* A tag of 0 marks an empty place, so the one key in four thousand million whose hash ends in 0
+ * gets another tag: it is kept and counted like any key. */
 static inline void use_tag_of_zero(void)
 {
     static unsigned char memory[RATELIMIT_TABLE_BYTES(10)];

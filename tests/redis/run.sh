@@ -4,6 +4,8 @@
 #
 # Usage: tests/redis/run.sh [NAME...]     NAME: vectors_redis, test_store, test_cluster ...; none: all
 # Ends with "N passed, N failed" (", N skipped"). SKIP_MISSING=1: if a program or header is missing, that is a skip.
+# HIREDIS: a folder with another hiredis (HIREDIS/hiredis/hiredis.h, HIREDIS/libhiredis.a); with HIREDIS/libhiredis_ssl.a
+# TLS is tested, too (Debian's 0.14.1 has none: a skip).
 # CC, CFLAGS: compiler, and its flags instead of those with sanitizers. SEED: see check.h.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -11,8 +13,10 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="vectors_redis test_store test_locks test_cluster"
+ALL="vectors_redis test_store test_locks test_tls test_cluster"
 CLUSTER_TESTS="test_cluster"
+HIREDIS=${HIREDIS:-}
+[ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
 passed=0 failed=0 skipped=0 pids=
 dir=$(mktemp -d) || exit 1
 
@@ -52,7 +56,7 @@ command -v redis-server >/dev/null 2>&1 || missing redis-server redis-server
 command -v redis-cli >/dev/null 2>&1 || missing redis-cli redis-tools
 echo '#include <hiredis/hiredis.h>
 int main(void) { redisFree(NULL); return 0; }' >"$dir/probe.c"
-$CC "$dir/probe.c" -o "$dir/probe" -lhiredis 2>/dev/null || missing hiredis libhiredis-dev
+$CC $CFLAGS "$dir/probe.c" -o "$dir/probe" -lhiredis 2>/dev/null || missing hiredis libhiredis-dev
 
 answers() { # port: true when it does, within 5 s, while its process lives
     for _ in $(seq 100); do
@@ -106,8 +110,37 @@ start_cluster() {
     return 1
 }
 
+# A second server with TLS beside its plain port, and certificates of our own.
+start_tls() {
+    ssl() { openssl "$@" >/dev/null 2>&1; }
+    for name in ca other; do
+        ssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=$name" -keyout "$dir/$name.key" -out "$dir/$name.crt"
+    done
+    ssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout "$dir/server.key" -out "$dir/server.csr"
+    ssl x509 -req -days 2 -in "$dir/server.csr" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" -CAcreateserial -out "$dir/server.crt" || return 1
+    next=$((next + 1))
+    TLS_PORT=$next TLS_FOLDER=$dir
+    export TLS_PORT TLS_FOLDER
+    redis-cli -p "$REDIS_PORT" config set tls-cert-file "$dir/server.crt" tls-key-file "$dir/server.key" \
+        tls-ca-cert-file "$dir/ca.crt" tls-auth-clients no tls-port "$TLS_PORT" | grep -q OK
+}
+
 run() { # a program
-    $CC $WARN $CFLAGS -I. -Itests -Itests/redis "tests/redis/$1.c" -o "$dir/$1" -lhiredis -pthread >"$dir/out" 2>&1 || {
+    libs=
+    if [ "$1" = test_tls ]; then
+        if [ ! -f "${HIREDIS:-/usr/include}/hiredis/hiredis_ssl.h" ] || ! command -v openssl >/dev/null; then
+            echo "skipped: test_tls: this hiredis has no TLS (1.0 or later), or openssl is missing (package openssl)"
+            skipped=$((skipped + 1))
+            return
+        fi
+        start_tls || {
+            echo "FAILED: test_tls: no server with TLS would start"
+            failed=$((failed + 1))
+            return
+        }
+        libs="-lhiredis_ssl -lhiredis -lssl -lcrypto"
+    fi
+    $CC $WARN $CFLAGS -I. -Itests -Itests/redis "tests/redis/$1.c" -o "$dir/$1" $libs -lhiredis -pthread >"$dir/out" 2>&1 || {
         head -n 30 "$dir/out"
         echo "FAILED: $1 does not compile"
         failed=$((failed + 1))

@@ -473,6 +473,10 @@ static void options_out_of_range_are_refused(void)
     REFUSED(o.unix_path = "");
     REFUSED(o.user = "somebody");
     REFUSED((o.ttl_min_ms = 2, o.ttl_max_ms = 1));
+    o = none;
+    o.tls = true; /* not compiled in here */
+    CHECK(ratelimit_redis_open(&o, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_UNSUPPORTED);
     ratelimit_redis_close(NULL);
 }
 

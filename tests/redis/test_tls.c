@@ -1,0 +1,94 @@
+/* test_tls.c - ratelimit_redis.h over TLS. Needs a hiredis that has it, and TLS_PORT, TLS_FOLDER (with ca.crt, server.crt and
+ * other.crt, which signed nothing) from run.sh. */
+#define _POSIX_C_SOURCE 200809L
+#define RATELIMIT_IMPLEMENTATION
+#define RATELIMIT_REDIS_TLS
+#define RATELIMIT_REDIS_IMPLEMENTATION
+#include "ratelimit_redis.h"
+
+#include "server.h"
+
+static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
+
+static const char *in_folder(const char *name)
+{
+    static char path[3][512];
+    static int next;
+    next = (next + 1) % 3;
+    snprintf(path[next], sizeof path[0], "%s/%s", getenv("TLS_FOLDER"), name);
+    return path[next];
+}
+
+static ratelimit_redis_options tls_options(const char *ca)
+{
+    ratelimit_redis_options options;
+    memset(&options, 0, sizeof options);
+    options.port = server_number("TLS_PORT");
+    options.timeout_ms = options.connect_timeout_ms = 2000;
+    options.cool_down_ms = 1;
+    options.tls = true;
+    options.tls_ca = in_folder(ca);
+    return options;
+}
+
+static void decisions_go_over_tls(void)
+{
+    ratelimit_redis_options options = tls_options("ca.crt");
+    ratelimit_redis *r = server_open(&options);
+    ratelimit_store store = ratelimit_redis_store(r);
+    enum { MANY = 1000 };
+    static ratelimit_request q[MANY];
+    static ratelimit_result res[MANY];
+    int i;
+    server_flush();
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_OK);
+    for (i = 0; i < 10; i++)
+        CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 99 - i);
+    for (i = 0; i < MANY; i++)
+        q[i] = server_request("many", &hourly, RATELIMIT_TAKE, 1);
+    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    for (i = 0; i < MANY; i++)
+        CHECK_U64(res[i].allowed, i < 100);
+    CHECK(server_do(server_port(), "CLIENT KILL TYPE normal SKIPME yes"));
+    CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 89);
+    ratelimit_redis_close(r);
+}
+
+static void a_server_whose_certificate_nobody_trusts_is_refused(void)
+{
+    ratelimit_redis_options options = tls_options("other.crt");
+    ratelimit_redis *r = server_open(&options);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(*server_error(r) != 0);
+    ratelimit_redis_close(r);
+}
+
+static void a_port_without_tls_is_refused(void)
+{
+    ratelimit_redis_options options = tls_options("ca.crt");
+    ratelimit_redis *r;
+    options.port = server_port();
+    options.timeout_ms = 300;
+    r = server_open(&options);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    ratelimit_redis_close(r);
+}
+
+static void certificates_that_are_not_there_are_said_at_open(void)
+{
+    ratelimit_redis_options options = tls_options("nothing.crt");
+    ratelimit_status status;
+    CHECK(ratelimit_redis_open(&options, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_SYNTAX);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    redisInitOpenSSL();
+    RUN(decisions_go_over_tls);
+    RUN(a_server_whose_certificate_nobody_trusts_is_refused);
+    RUN(a_port_without_tls_is_refused);
+    RUN(certificates_that_are_not_there_are_said_at_open);
+    return check_end();
+}
