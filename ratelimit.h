@@ -2779,6 +2779,13 @@ static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_pl
     uint32_t word[RATELIMIT_PRIV_BLOCK];
 #  if !defined(RATELIMIT_LOCK)
     uint32_t i = 0, tries = 0, index = at->home;
+    if (RATELIMIT_PRIV_QUICK && q->op == RATELIMIT_TAKE && q->n == 1) {
+        ratelimit_bucket b;
+        ratelimit_priv_answered answered = ratelimit_priv_take_quick(t, at, l, now, &b);
+        if (answered != RATELIMIT_PRIV_UNSURE)
+            return out_or_null ? ratelimit_priv_quick_report(&b, l, now, answered, out_or_null)
+                               : answered == RATELIMIT_PRIV_TAKEN;
+    }
     while (i < t->lines && tries < 100) {
         ratelimit_priv_line *line = &at->block[index];
         uint32_t seq = ratelimit_priv_load32(&line->lock),

@@ -15,6 +15,7 @@
 
        QUICK START         a whole program
        WHEN TO USE IT      and when not
+       THREADS, FORK
        CONSISTENCY         what is exact, what a failover can lose
        WHEN REDIS FAILS    what the caller sees
        CLUSTER             and hash tags
@@ -57,9 +58,17 @@
 
    Use a table (ratelimit_table_store) while one machine decides: it is a thousand times faster and
    can't fail. Use this when several machines must share a limit. Each decision is one round trip
-   (0.1 ms on loopback), so let the tier of ratelimit.h stand in front where keys are hot. All that
-   ratelimit.h decides can be asked here, with the same answers: the arithmetic is the same code,
-   Redis only adds and compares.
+   (0.1 ms on loopback); many at once are cheaper (ratelimit_take_each, ratelimit_take_all), and
+   ratelimit_wait reserves, so that one who waits asks once. All that ratelimit.h decides can be
+   asked here, with the same answers: the arithmetic is the same code, Redis only adds and compares.
+
+
+   THREADS, FORK
+
+   Any number of threads may share a handle: each call has a connection for itself, pool_size at
+   most, and no lock is held while it waits for the server. A child of fork makes connections of its
+   own; its first call must be over before it starts threads that call. No SIGPIPE comes of this
+   library.
 
 
    CONSISTENCY
@@ -124,11 +133,12 @@
 
    LIMITS
 
-       server          Redis 4 or later, Valkey; tested with Redis 7.0
-       time            the server's, microseconds
+       server          Redis 5 or later (users: 6), Valkey; tested with Redis 7.0. Its scripts need
+                         the struct library, and EVALSHA, EVAL, GET, SET, DEL, TIME be allowed
+       time            the server's, microseconds, to the year 2255
        all-or-none     RATELIMIT_MAX_ALL requests; one round trip, two if a key comes twice, or with
                          take_up_to, refund, block or reset among them
-       window          a period that is no whole number of us takes two round trips
+       window          block, and a period that is no whole number of us, take two round trips
        names           getaddrinfo looks up the host, for as long as it takes: use an address
        memory          about 104 bytes per key in debt, less than 20 KB a connection
 */
@@ -405,7 +415,8 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper);
 #  if !defined(HIREDIS_MAJOR) || (HIREDIS_MAJOR == 0 && HIREDIS_MINOR < 14)
 #    error "ratelimit_redis.h needs hiredis 0.14 or later."
 #  endif
-#  if !defined(CLOCK_MONOTONIC)
+#  if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE) && !defined(_GNU_SOURCE) &&            \
+      !defined(__APPLE__)
 #    error "Define _POSIX_C_SOURCE as 200809L before the first #include (or use -std=gnu99)."
 #  endif
 
@@ -504,8 +515,9 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
        reply  the time until full of each before, ns; or {now, ns, parts, ns, parts, ...} if there
               is a fraction or a window; or {'', now, state, ...} */
     "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
+    "local call, pack, unpack, format = redis.call, struct.pack, struct.unpack, string.format\n"
     "if not now then\n"
-    "  local time = redis.call('TIME')\n"
+    "  local time = call('TIME')\n"
     "  now = time[1] * 1000000 + time[2]\n"
     "end\n"
     "local keys = #KEYS\n"
@@ -517,7 +529,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  reply[1] = now\n"
     "end\n"
     "for i = 1, keys do\n"
-    "  local v = redis.call('GET', KEYS[i])\n"
+    "  local v = call('GET', KEYS[i])\n"
     "  local a, f, parts, to_end = 0, 0, 1, 0\n"
     "  if wide then\n"
     "    parts = ARGV[j + 5] + 0\n"
@@ -530,9 +542,9 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  if v then\n"
     "    local last, ahead, tag\n"
     "    if parts == 1 then\n"
-    "      last, ahead, tag = struct.unpack('<ddc4', v)\n"
+    "      last, ahead, tag = unpack('<ddc4', v)\n"
     "    elseif #v >= 26 then\n"
-    "      last, ahead, tag, f = struct.unpack('<ddc7I3', v)\n"
+    "      last, ahead, tag, f = unpack('<ddc7I3', v)\n"
     "    end\n"
     "    if tag ~= ARGV[j] or last > now then\n"
     "      rare = true\n"
@@ -585,7 +597,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "end\n"
     "local nanos = ''\n"
     "if rest > 0 then\n"
-    "  nanos = struct.pack('<I2', rest)\n"
+    "  nanos = pack('<I2', rest)\n"
     "end\n"
     "j = 5\n"
     "for i = 1, keys do\n"
@@ -597,11 +609,11 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "    end\n"
     "    local put\n"
     "    if wide and ARGV[j + 5] ~= '1' then\n"
-    "      put = struct.pack('<ddc7I3', now, ahead + rest, ARGV[j], part[i])\n"
+    "      put = pack('<ddc7I3', now, ahead + rest, ARGV[j], part[i])\n"
     "    else\n"
-    "      put = struct.pack('<ddc4', now, ahead + rest, ARGV[j])\n"
+    "      put = pack('<ddc4', now, ahead + rest, ARGV[j])\n"
     "    end\n"
-    "    redis.call('SET', KEYS[i], put .. nanos, 'PX', string.format('%d', ttl))\n"
+    "    call('SET', KEYS[i], put .. nanos, 'PX', format('%d', ttl))\n"
     "  end\n"
     "  j = j + (wide and 7 or 3)\n"
     "end\n"

@@ -84,14 +84,26 @@ static inline void engine_bucket_decide(void *self, const ratelimit_request *req
                                         ratelimit_result *res)
 {
     engine_entry *entry = engine_find((engine_map *)self, req->key, req->key_len);
-    ratelimit_bucket_decide(&entry->bucket, req, now_ns, res);
+    ratelimit_bucket copy = entry->bucket;
+    if (req->op != RATELIMIT_TAKE) {
+        ratelimit_bucket_decide(&entry->bucket, req, now_ns, res);
+        return;
+    }
+    /* takes have ways of their own, with and without a result: all must come to the same */
+    ratelimit_bucket_take(&entry->bucket, req->limit, req->n, now_ns, res);
+    if (ratelimit_bucket_take(&copy, req->limit, req->n, now_ns, NULL) != res->allowed ||
+        memcmp(&copy, &entry->bucket, sizeof copy) != 0)
+        res->status = (ratelimit_status)99;
 }
 
 static inline void engine_shared_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                                         ratelimit_result *res)
 {
     engine_entry *entry = engine_find((engine_map *)self, req->key, req->key_len);
-    ratelimit_bucket_decide_shared(&entry->bucket, req, now_ns, res);
+    if (req->op == RATELIMIT_TAKE)
+        ratelimit_bucket_take_shared(&entry->bucket, req->limit, req->n, now_ns, res);
+    else
+        ratelimit_bucket_decide_shared(&entry->bucket, req, now_ns, res);
 }
 
 /* ---- table and limiter ----------------------------------------------------------------------- */
@@ -127,7 +139,11 @@ static inline void engine_table_reset(void *self)
 static inline void engine_table_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                                        ratelimit_result *res)
 {
-    ratelimit_table_decide(((engine_table *)self)->table, req, res, 1, RATELIMIT_EACH, now_ns);
+    ratelimit_table *t = ((engine_table *)self)->table;
+    if (req->op == RATELIMIT_TAKE)
+        ratelimit_table_take(t, req->key, req->key_len, req->limit, req->n, now_ns, res);
+    else
+        ratelimit_table_decide(t, req, res, 1, RATELIMIT_EACH, now_ns);
 }
 
 static inline void engine_limiter_decide(void *self, const ratelimit_request *req, uint64_t now_ns,

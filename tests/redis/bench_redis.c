@@ -1,4 +1,4 @@
-/* bench_redis.c - what decisions on Redis cost, as ratios to rows of the same run. run_bench.sh starts the server.
+/* bench_redis.c - what decisions on Redis cost, as ratios to rows of the same run. Run it by: tests/redis/run.sh bench [ROUNDS]
  *
  * Rows are interleaved round by round, and the median of each is taken: absolute numbers of a shared machine move by
  * half, their ratios do not. */
@@ -10,6 +10,7 @@
 #include "server.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #define KEYS        1000
 #define FLIGHT      64
@@ -21,7 +22,7 @@ static const ratelimit_limit window = RATELIMIT_WINDOW(1000000000, RATELIMIT_DAY
 static const ratelimit_limit one = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
 static ratelimit_redis *redis;
 static ratelimit_store store;
-static char keys[KEYS][16], refused_keys[KEYS][16];
+static char keys[KEYS][16], refused_keys[KEYS][16], fraction_keys[KEYS][16], window_keys[KEYS][16];
 static int rounds = 21;
 
 /* ---- rows ----------------------------------------------------------------------------------------------------- */
@@ -32,6 +33,7 @@ typedef struct row {
     double decisions;  /* in each run */
     double rate[MOST_ROUNDS];
     double server_us[MOST_ROUNDS];
+    double client_us[MOST_ROUNDS];
 } row;
 
 static size_t next_key;
@@ -55,85 +57,153 @@ static void decide(ratelimit_request *q, size_t count, ratelimit_mode mode, bool
         }
 }
 
-static void flight(const ratelimit_limit *limit, char (*from)[16], bool allowed)
-{
-    ratelimit_request q[FLIGHT];
-    size_t i, n;
-    for (n = 0; n < 20; n++) {
-        for (i = 0; i < FLIGHT; i++)
-            q[i] = server_request(any_key(from), limit, RATELIMIT_TAKE, 1);
-        decide(q, FLIGHT, RATELIMIT_EACH, allowed);
-    }
-}
+/* ---- 64 commands in flight all the time, on one connection -------------------------------------------------- */
 
+/* A command under way, and all it needs. A batch of 16 keys is one command. */
+typedef struct flying {
+    ratelimit_priv_redis_entry entry[16];
+    ratelimit_priv_redis_ask ask;
+    ratelimit_priv_redis_call call;
+    ratelimit_request q[16];
+    ratelimit_result res[16];
+} flying;
+
+static flying flights[FLIGHT];
 static char one_sha[41];
 
-/* A script that only returns 1, with a key, 64 in flight. */
-static void only_returns_1(void)
+/* What is asked: NULL for the script that only returns 1. */
+static const ratelimit_limit *flight_limit;
+static char (*flight_keys)[16];
+static size_t flight_batch;
+static bool flight_allowed;
+
+static void flight_put(ratelimit_priv_redis_conn *conn, flying *f)
 {
-    redisContext *c = server_plain(server_port());
-    size_t i, n;
-    for (n = 0; n < 20; n++) {
-        for (i = 0; i < FLIGHT; i++) {
-            const char *argv[4];
-            size_t len[4];
-            argv[0] = "EVALSHA", argv[1] = one_sha, argv[2] = "1", argv[3] = any_key(keys);
-            len[0] = 7, len[1] = 40, len[2] = 1, len[3] = strlen(argv[3]);
-            redisAppendCommandArgv(c, 4, argv, len);
-        }
-        for (i = 0; i < FLIGHT; i++) {
-            void *reply;
-            if (redisGetReply(c, &reply) != REDIS_OK)
-                exit(1);
-            freeReplyObject(reply);
-        }
+    size_t i;
+    if (flight_limit == NULL) {
+        const char *key = any_key(keys);
+        ratelimit_priv_redis_put_size(conn, '*', 4);
+        ratelimit_priv_redis_put_text(conn, "EVALSHA");
+        ratelimit_priv_redis_put_arg(conn, one_sha, 40);
+        ratelimit_priv_redis_put_u64(conn, 1);
+        ratelimit_priv_redis_put_key(redis, conn, key, strlen(key));
+        return;
     }
+    for (i = 0; i < flight_batch; i++) {
+        f->q[i] = server_request(any_key(flight_keys), flight_limit, RATELIMIT_TAKE, 1);
+        ratelimit_priv_redis_prepare(&f->entry[i], &f->q[i], &f->res[i]);
+    }
+    ratelimit_priv_redis_start(redis, &f->ask, &f->call, f->entry, flight_batch, flight_batch > 1,
+                               0);
+    f->call.build(&f->call, conn);
 }
 
+static void flight_check(flying *f, const redisReply *reply)
+{
+    size_t i;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        fprintf(stderr, "%s\n", reply->str);
+        exit(1);
+    }
+    if (flight_limit == NULL)
+        return;
+    if (!f->call.answer(&f->call, reply))
+        exit(1);
+    for (i = 0; i < flight_batch; i++)
+        if (f->res[i].allowed != flight_allowed)
+            exit(1);
+}
+
+/* `count` commands: as soon as a quarter of those in flight is answered, as many more are sent. */
+static void fly(size_t count)
+{
+    uint64_t deadline = ratelimit_clock_ns() + 20 * RATELIMIT_SECOND;
+    ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(redis, redis->nodes, deadline);
+    size_t sent = 0, answered = 0;
+    const char *why;
+    if (conn == NULL)
+        exit(1);
+    while (answered < count) {
+        if (sent < count && sent - answered <= FLIGHT * 3 / 4) {
+            while (sent < count && sent - answered < FLIGHT)
+                flight_put(conn, &flights[sent++ % FLIGHT]);
+            if (!ratelimit_priv_redis_write(conn, deadline))
+                exit(1);
+        }
+        do {
+            redisReply *reply = ratelimit_priv_redis_read(conn, deadline, &why);
+            if (reply == NULL)
+                exit(1);
+            flight_check(&flights[answered++ % FLIGHT], reply);
+            freeReplyObject(reply);
+        } while (answered < count && (sent - answered > FLIGHT * 3 / 4 || sent == count));
+    }
+    ratelimit_priv_redis_release(redis, conn, true, NULL);
+}
+
+static void flight(const ratelimit_limit *limit, char (*from)[16], size_t batch, bool allowed)
+{
+    flight_limit = limit;
+    flight_keys = from;
+    flight_batch = batch;
+    flight_allowed = allowed;
+    fly(2000 / batch);
+}
+
+static void only_returns_1(void)
+{
+    flight(NULL, keys, 1, true);
+}
 static void allowed_64(void)
 {
-    flight(&plenty, keys, true);
+    flight(&plenty, keys, 1, true);
 }
 static void fraction_64(void)
 {
-    static char other[KEYS][16];
-    size_t i;
-    for (i = 0; i < KEYS && !other[i][0]; i++)
-        snprintf(other[i], sizeof other[i], "f%d", (int)i);
-    flight(&seventh, other, true);
+    flight(&seventh, fraction_keys, 1, true);
 }
 static void window_64(void)
 {
-    static char other[KEYS][16];
-    size_t i;
-    for (i = 0; i < KEYS && !other[i][0]; i++)
-        snprintf(other[i], sizeof other[i], "w%d", (int)i);
-    flight(&window, other, true);
+    flight(&window, window_keys, 1, true);
 }
 static void refused_64(void)
 {
-    flight(&one, refused_keys, false);
+    flight(&one, refused_keys, 1, false);
 }
-
-/* 64 calls in flight, of 16 keys each, all or none. */
 static void sixteen_in_one(void)
 {
-    static ratelimit_priv_redis_entry entry[FLIGHT * 16];
-    static ratelimit_priv_redis_ask ask[FLIGHT];
-    static ratelimit_priv_redis_call call[FLIGHT];
-    static ratelimit_request q[FLIGHT * 16];
-    static ratelimit_result res[FLIGHT * 16];
-    size_t i;
-    for (i = 0; i < FLIGHT * 16; i++) {
-        q[i] = server_request(any_key(keys), &plenty, RATELIMIT_TAKE, 1);
-        ratelimit_priv_redis_prepare(&entry[i], &q[i], &res[i]);
+    flight(&plenty, keys, 16, true);
+}
+
+/* ---- as callers ask ------------------------------------------------------------------------------------------ */
+
+static void each(size_t count)
+{
+    ratelimit_request q[FLIGHT];
+    size_t i, n;
+    for (n = 0; n < 1280 / count; n++) {
+        for (i = 0; i < count; i++)
+            q[i] = server_request(any_key(keys), &plenty, RATELIMIT_TAKE, 1);
+        decide(q, count, RATELIMIT_EACH, true);
     }
-    for (i = 0; i < FLIGHT; i++)
-        ratelimit_priv_redis_start(redis, &ask[i], &call[i], &entry[i * 16], 16, true, 0);
-    ratelimit_priv_redis_run(call, FLIGHT, ratelimit_clock_ns() + 5 * RATELIMIT_SECOND);
-    for (i = 0; i < FLIGHT * 16; i++)
-        if (!res[i].allowed)
-            exit(1);
+}
+static void each_64(void)
+{
+    each(64);
+}
+static void each_16(void)
+{
+    each(16);
+}
+static void all_16(void)
+{
+    ratelimit_request q[16];
+    size_t i, n;
+    for (n = 0; n < 80; n++) {
+        for (i = 0; i < 16; i++)
+            q[i] = server_request(any_key(keys), &plenty, RATELIMIT_TAKE, 1);
+        decide(q, 16, RATELIMIT_ALL, true);
+    }
 }
 
 static void one_at_a_time(void)
@@ -146,13 +216,16 @@ static void one_at_a_time(void)
     }
 }
 
-static row rows[] = {{"a script that only returns 1", only_returns_1, 20 * FLIGHT, {0}, {0}},
-                     {"allowed", allowed_64, 20 * FLIGHT, {0}, {0}},
-                     {"refused", refused_64, 20 * FLIGHT, {0}, {0}},
-                     {"allowed, interval with a fraction", fraction_64, 20 * FLIGHT, {0}, {0}},
-                     {"allowed, fixed window", window_64, 20 * FLIGHT, {0}, {0}},
-                     {"allowed, 16 keys in one call", sixteen_in_one, 16 * FLIGHT, {0}, {0}},
-                     {"one at a time", one_at_a_time, 200, {0}, {0}}};
+static row rows[] = {{"a script that only returns 1", only_returns_1, 2000, {0}, {0}, {0}},
+                     {"allowed", allowed_64, 2000, {0}, {0}, {0}},
+                     {"refused", refused_64, 2000, {0}, {0}, {0}},
+                     {"allowed, interval with a fraction", fraction_64, 2000, {0}, {0}, {0}},
+                     {"allowed, fixed window", window_64, 2000, {0}, {0}, {0}},
+                     {"allowed, 16 keys in one call", sixteen_in_one, 2000, {0}, {0}, {0}},
+                     {"ratelimit_take_all of 16", all_16, 1280, {0}, {0}, {0}},
+                     {"ratelimit_take_each of 16", each_16, 1280, {0}, {0}, {0}},
+                     {"ratelimit_take_each of 64", each_64, 1280, {0}, {0}, {0}},
+                     {"ratelimit_take, one at a time", one_at_a_time, 200, {0}, {0}, {0}}};
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static int by_value(const void *a, const void *b)
@@ -185,33 +258,66 @@ static double server_ns(void)
 static void measure(row *r, int round)
 {
     double before = server_ns();
+    clock_t cpu = clock();
     uint64_t start = ratelimit_clock_ns(), ns;
     r->run();
     ns = ratelimit_clock_ns() - start;
+    r->client_us[round] = (double)(clock() - cpu) * 1e6 / CLOCKS_PER_SEC / r->decisions;
     r->server_us[round] = (server_ns() - before) / 1000 / r->decisions;
     r->rate[round] = r->decisions * 1e9 / (double)(ns ? ns : 1);
+}
+
+/* ---- Node ----------------------------------------------------------------------------------------------------- */
+
+/* What bench_node.js measured beside ours. */
+static void node(void)
+{
+    const char *command = getenv("NODE_BENCH");
+    const row *ours[2];
+    double rate, us;
+    char name[64];
+    FILE *out = command ? popen(command, "r") : NULL;
+    int i = 0;
+    if (out == NULL) {
+        printf("rate-limiter-flexible: not measured (NODE_PATH does not lead to it and ioredis)\n");
+        return;
+    }
+    ours[0] = &rows[ROWS - 1];
+    ours[1] = &rows[ROWS - 2];
+    while (i < 2 && fscanf(out, "%63s %lf %lf", name, &rate, &us) == 3) {
+        printf("%s: %.0f/s, client %.1f us; rate-limiter-flexible with ioredis %.0f/s, %.1f us: "
+               "%.1f times the rate, %.1f times less CPU\n",
+               name, ours[i]->rate[rounds / 2], ours[i]->client_us[rounds / 2], rate, us,
+               ours[i]->rate[rounds / 2] / rate, us / ours[i]->client_us[rounds / 2]);
+        i++;
+    }
+    if (pclose(out) != 0 || i < 2)
+        printf("rate-limiter-flexible: failed\n");
 }
 
 /* ---- memory and replication ----------------------------------------------------------------------------------- */
 
 static void bytes(void)
 {
+    static const ratelimit_limit large = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100000);
+    static const char key[] = "sixteen bytes...";
     long long plain, before, after, refused;
     int i, n = 2000;
     server_flush();
-    server_take(redis, "sixteen bytes...", &one, 1);
-    plain = server_int(server_port(), "MEMORY USAGE ratelimit:%s", "sixteen bytes...");
+    server_take(redis, key, &one, 1);
+    plain = server_int(server_port(), "MEMORY USAGE ratelimit:%s", key);
     printf("memory per key of 26 bytes with the prefix: %lld bytes (MEMORY USAGE)\n", plain);
     server_do(server_port(), "CONFIG SET appendonly yes");
     while (server_info(server_port(), "aof_rewrite_in_progress") != 0 ||
            server_info(server_port(), "aof_enabled") != 1)
         server_sleep_ms(10);
+    server_take(redis, keys[0], &large, 1); /* so that the database is selected in the log */
     before = server_info(server_port(), "aof_current_size");
     for (i = 0; i < n; i++)
-        server_take(redis, keys[i % KEYS], &plenty, 1);
+        server_take(redis, keys[i % KEYS], &large, 1);
     after = server_info(server_port(), "aof_current_size");
     for (i = 0; i < n; i++)
-        server_take(redis, "sixteen bytes...", &one, 1);
+        server_take(redis, key, &one, 1);
     refused = server_info(server_port(), "aof_current_size");
     server_do(server_port(), "CONFIG SET appendonly no");
     printf("replicated and logged: %.1f bytes per allowed decision, %.1f per refused one\n",
@@ -329,9 +435,13 @@ static void prepare(void)
     freeReplyObject(reply);
     for (i = 0; i < KEYS; i++) {
         snprintf(keys[i], sizeof keys[i], "k%d", i);
+        snprintf(fraction_keys[i], sizeof fraction_keys[i], "f%d", i);
+        snprintf(window_keys[i], sizeof window_keys[i], "w%d", i);
         snprintf(refused_keys[i], sizeof refused_keys[i], "r%d", i);
         server_take(redis, refused_keys[i], &one, 1);
     }
+    server_take(redis, keys[0], &plenty, 1); /* so that the scripts are there */
+    server_take(redis, window_keys[0], &window, 1);
 }
 
 int main(int argc, char **argv)
@@ -349,14 +459,20 @@ int main(int argc, char **argv)
     for (i = 0; i < ROWS; i++) {
         rate[i] = median(rows[i].rate);
         us[i] = median(rows[i].server_us);
+        (void)median(rows[i].client_us); /* sorts it, for node() */
         printf("%-36s %8.0f/s  ratio %.2f   server %5.2f us, ratio %.2f\n", rows[i].name, rate[i],
                rate[i] / rate[0], us[i], us[i] > 0 ? us[0] / us[i] : 0);
     }
     printf("ratios to a script that only returns 1, in decisions/s (in the server's time):\n");
     printf("    allowed %.2f (%.2f), at least 0.33\n", rate[1] / rate[0], us[0] / us[1]);
     printf("    refused %.2f (%.2f), at least 0.48\n", rate[2] / rate[0], us[0] / us[2]);
-    printf("16 keys in one call to 16 pipelined: %.2f (%.2f), at least 2.5\n", rate[5] / rate[1],
-           us[1] / us[5]);
+    printf("16 keys in one call, always 64 such in flight, to 16 calls in one pipeline, one "
+           "pipeline at a time: "
+           "%.2f, at least 2.5\n",
+           rate[5] / rate[7]);
+    printf("    to 64 calls always in flight: %.2f (%.2f); both one at a time: %.2f (%.2f)\n",
+           rate[5] / rate[1], us[1] / us[5], rate[6] / rate[7], us[7] / us[6]);
+    node();
     bytes();
     threads(4);
     threads(16);

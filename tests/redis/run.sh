@@ -3,6 +3,9 @@
 # with a replica each, on private ports of the loopback, in a temporary folder. All end with it.
 #
 # Usage: tests/redis/run.sh [NAME...]     NAME: vectors_redis, test_store, test_cluster ...; none: all
+#        tests/redis/run.sh bench [ROUNDS]    prints what decisions cost; no tests. NODE_PATH: where
+#                                             rate-limiter-flexible and ioredis are, to measure them, too
+#        tests/redis/run.sh faults [WORD...]  plants the faults of faults.txt: each must be caught
 # Ends with "N passed, N failed" (", N skipped"). SKIP_MISSING=1: if a program or header is missing, that is a skip.
 # HIREDIS: a folder with another hiredis (HIREDIS/hiredis/hiredis.h, HIREDIS/libhiredis.a); with HIREDIS/libhiredis_ssl.a
 # TLS is tested, too (Debian's 0.14.1 has none: a skip).
@@ -13,7 +16,7 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="vectors_redis test_store test_locks test_tls test_cluster"
+ALL="builds vectors_redis test_store test_locks test_tls test_cluster"
 CLUSTER_TESTS="test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
@@ -110,6 +113,99 @@ start_cluster() {
     return 1
 }
 
+ok() { # sentence, command...
+    said=$1
+    shift
+    if "$@" >"$dir/out" 2>&1; then
+        passed=$((passed + 1))
+    else
+        head -n 20 "$dir/out"
+        echo "FAILED: $said"
+        failed=$((failed + 1))
+    fi
+}
+
+says() { # text, command...: the command fails and says it
+    text=$1
+    shift
+    "$@" >"$dir/said" 2>&1 && return 1
+    grep -q "$text" "$dir/said"
+}
+
+builds() { # languages, orders, options, what is said when something is missing
+    both='#define RATELIMIT_IMPLEMENTATION
+#define RATELIMIT_REDIS_IMPLEMENTATION'
+    posix='#define _POSIX_C_SOURCE 200809L'
+    main='int main(void) { ratelimit_redis_close(NULL); return 0; }'
+    cc="$CC $WARN -I. ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS}"
+    cxx="$(echo "$WARN" | sed 's/-std=c99/-std=c++11/; s/-Wstrict-prototypes//; s/-Wmissing-prototypes//')"
+    cxx="${CXX:-g++} $cxx -Wold-style-cast -I. ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS}"
+    libs="-lhiredis -pthread"
+    write() { # name, lines
+        printf '%s\n' "$2" >"$dir/$1"
+    }
+    write one.c "$posix
+$both
+#include \"ratelimit_redis.h\"
+$main"
+    write split.c "$posix
+#define RATELIMIT_IMPLEMENTATION
+#include \"ratelimit.h\"
+#define RATELIMIT_REDIS_IMPLEMENTATION
+#include \"ratelimit_redis.h\"
+$main"
+    write late.c "$posix
+#include \"ratelimit_redis.h\"
+#include \"ratelimit.h\"
+#include \"ratelimit_redis.h\"
+$both
+#include \"ratelimit.h\"
+#include \"ratelimit_redis.h\"
+#include \"ratelimit_redis.h\"
+$main"
+    write plain.c "#include \"ratelimit_redis.h\"
+ratelimit_redis *plain(void);
+ratelimit_redis *plain(void) { return ratelimit_redis_open(NULL, NULL); }"
+    write alone.c "$posix
+#define RATELIMIT_REDIS_IMPLEMENTATION
+#include \"ratelimit_redis.h\""
+    write strict.c "$both
+#include \"ratelimit_redis.h\""
+    write no_clock.c "$posix
+#define RATELIMIT_NO_CLOCK
+$both
+#include \"ratelimit_redis.h\""
+    { echo "$posix" && awk '/^   QUICK START$/ {on = 1; next} /^   WHEN TO USE IT/ {on = 0} on' ratelimit_redis.h; } >"$dir/quick.c"
+    cp "$dir/one.c" "$dir/one.cpp"
+    cp "$dir/plain.c" "$dir/plain.cpp"
+    cp "$dir/quick.c" "$dir/quick.cpp"
+    ok "it builds as C99" $cc "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
+    ok "it builds with the keeper thread" $cc -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.c" -o "$dir/a" $libs
+    ok "it builds static" $cc -DRATELIMIT_STATIC -O2 "$dir/one.c" -o "$dir/a" $libs
+    ok "both implementations may be in separate includes" $cc "$dir/split.c" -o "$dir/a" $libs
+    ok "the headers may be included first and often" $cc "$dir/late.c" -o "$dir/a" $libs
+    ok "the quick start builds" $cc "$dir/quick.c" -o "$dir/a" $libs
+    ok "it says that it needs RATELIMIT_IMPLEMENTATION" says "needs RATELIMIT_IMPLEMENTATION" $cc -c "$dir/alone.c" -o "$dir/a"
+    ok "it says that strict C99 needs _POSIX_C_SOURCE" says "_POSIX_C_SOURCE" $cc -c "$dir/strict.c" -o "$dir/a"
+    ok "it says that it needs a clock" says "needs a clock" $cc -c "$dir/no_clock.c" -o "$dir/a"
+    mkdir -p "$dir/gone"
+    cp ratelimit.h "$dir/gone/"
+    sed 's,<hiredis/hiredis,<hiredis_is_gone/hiredis,' ratelimit_redis.h >"$dir/gone/ratelimit_redis.h"
+    ok "it says that hiredis is missing, and its package" says "libhiredis-dev" $CC -std=c99 -I"$dir/gone" -c "$dir/one.c" -o "$dir/a"
+    sed 's,REDIS_VERSION 10000,REDIS_VERSION 10001,' ratelimit_redis.h >"$dir/gone/ratelimit_redis.h"
+    ok "it says that the headers are of different versions" says "different versions" $CC -std=c99 -I"$dir/gone" -c "$dir/one.c" -o "$dir/a"
+    if command -v "${CXX:-g++}" >/dev/null; then
+        ok "it builds as C++11" $cxx "$dir/one.cpp" "$dir/plain.cpp" -o "$dir/a" $libs
+        ok "it builds as C++11 with the keeper thread" $cxx -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.cpp" -o "$dir/a" $libs
+    elif [ -n "${SKIP_MISSING:-}" ]; then
+        echo "skipped: builds as C++: g++ is missing (Debian package g++)"
+        skipped=$((skipped + 2))
+    else
+        echo "FAILED: builds as C++: g++ is missing (Debian package g++)"
+        failed=$((failed + 1))
+    fi
+}
+
 # A second server with TLS beside its plain port, and certificates of our own.
 start_tls() {
     ssl() { openssl "$@" >/dev/null 2>&1; }
@@ -170,6 +266,67 @@ run() { # a program
 start --unixsocket "$dir/socket" --enable-debug-command yes
 REDIS_PORT=$port REDIS_PID=$pid REDIS_SOCKET=$dir/socket
 export REDIS_PORT REDIS_PID REDIS_SOCKET
+if [ "${1:-}" = bench ]; then
+    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis tests/redis/bench_redis.c \
+        -o "$dir/bench" -lhiredis -pthread || exit 1
+    pin=
+    if command -v taskset >/dev/null && [ "$(nproc)" -gt 1 ]; then # server and client on a processor each
+        taskset -cp 0 "$REDIS_PID" >/dev/null
+        pin="taskset -c 1"
+    fi
+    if [ -n "${NODE_PATH:-}" ] && command -v node >/dev/null; then
+        NODE_BENCH="node tests/redis/bench_node.js"
+        export NODE_BENCH
+    fi
+    $pin timeout 120 "$dir/bench" "${2:-21}"
+    exit
+fi
+# plant NAME TEST WORDS...: true if the test fails with that fault in the header, and not without it
+plant() {
+    name=$1 test=$2
+    shift 2
+    mkdir -p "$dir/fault"
+    cp ratelimit.h "$dir/fault/"
+    "$dir/plant" tests/redis/faults.txt "$name" ratelimit_redis.h >"$dir/fault/ratelimit_redis.h" || return 1
+    for tree in . "$dir/fault"; do
+        $CC -std=c99 -O0 -w -I"$tree" -Itests -Itests/redis "tests/redis/$test.c" -o "$dir/$test" -lhiredis -pthread || return 1
+        timeout -k 5 60 "$dir/$test" "$@" >"$dir/out" 2>&1 </dev/null
+        code=$?
+        if [ "$tree" = . ] && [ "$code" -ne 0 ]; then
+            echo "  $test $* fails without a fault"
+            return 1
+        fi
+        kill -CONT "$REDIS_PID"
+    done
+    [ "$code" -ne 0 ]
+}
+
+if [ "${1:-}" = faults ]; then
+    shift
+    DECISIONS=5000
+    export DECISIONS
+    $CC -std=c99 -O1 tests/faults/plant.c -o "$dir/plant" || exit 1
+    start_cluster || exit 1
+    "$dir/plant" tests/redis/faults.txt >"$dir/faults" || exit 1
+    while read -r name test words; do
+        wanted=$(($# == 0))
+        for word in "$@"; do
+            case $name in *"$word"*) wanted=1 ;; esac
+        done
+        [ "$wanted" = 1 ] || continue
+        if [ "$test" = test_cluster ] && [ "${name#cluster_down}" != "$name" ]; then
+            start_cluster || exit 1 # it is killed by this test
+        fi
+        if plant "$name" "$test" $words </dev/null; then
+            passed=$((passed + 1))
+        else
+            echo "FAILED: $name is not caught by $test $words"
+            failed=$((failed + 1))
+        fi
+    done <"$dir/faults"
+    sum
+    exit
+fi
 formed=
 for test in ${*:-$ALL}; do
     case " $CLUSTER_TESTS " in *" $test "*)
@@ -177,6 +334,9 @@ for test in ${*:-$ALL}; do
         formed=1
         ;;
     esac
-    run "$test"
+    case $test in
+    builds) builds ;;
+    *) run "$test" ;;
+    esac
 done
 sum

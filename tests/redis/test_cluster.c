@@ -531,7 +531,7 @@ static void a_replica_that_is_promoted_is_found(void)
 
 typedef struct load {
     ratelimit_redis *r;
-    volatile bool stop;
+    int stop;
     uint64_t asked, allowed, failed, slowest_ms;
     uint64_t last_failure_ns;
 } load;
@@ -539,7 +539,7 @@ typedef struct load {
 static void *load_run(void *self)
 {
     load *l = (load *)self;
-    while (!l->stop) {
+    while (!__atomic_load_n(&l->stop, __ATOMIC_SEQ_CST)) {
         char key[16];
         uint64_t start = ratelimit_clock_ns(), ms;
         ratelimit_result res;
@@ -585,7 +585,7 @@ static void a_master_killed_under_load_is_replaced_and_limits_hold(void)
         server_sleep_ms(10);
     server_sleep_ms(500);
     for (i = 0; i < 4; i++) {
-        l[i].stop = true;
+        __atomic_store_n(&l[i].stop, 1, __ATOMIC_SEQ_CST);
         pthread_join(thread[i], NULL);
         asked += l[i].asked;
         allowed += l[i].allowed;
