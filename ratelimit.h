@@ -2117,7 +2117,7 @@ static inline ratelimit_priv_answered ratelimit_priv_quick_refusal(uint64_t debt
     return lately ? RATELIMIT_PRIV_REFUSED : RATELIMIT_PRIV_UNSURE;
 }
 
-/* whole: the interval is known to be a whole number of ns. */
+/* whole: the interval is known to be a whole number of ns, and refusals are left to others. */
 static RATELIMIT_PRIV_INLINE ratelimit_priv_answered ratelimit_priv_quick(ratelimit_bucket *b,
                                                                           const ratelimit_limit *l,
                                                                           bool whole, uint64_t now,
@@ -2144,7 +2144,8 @@ static RATELIMIT_PRIV_INLINE ratelimit_priv_answered ratelimit_priv_quick(rateli
     if (at < now)
         return RATELIMIT_PRIV_UNSURE;
     if (ahead > l->window_ns || (ahead == l->window_ns && part > l->window_part))
-        return ratelimit_priv_quick_refusal(b->full_ns - now, rest, step_ns);
+        return whole ? RATELIMIT_PRIV_UNSURE
+                     : ratelimit_priv_quick_refusal(b->full_ns - now, rest, step_ns);
     b->full_ns = at;
     b->rest = code | ratelimit_priv_seen_code(ahead) << 53;
     return RATELIMIT_PRIV_TAKEN;

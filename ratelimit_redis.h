@@ -136,6 +136,7 @@
        server          Redis 5 or later (users: 6), Valkey; tested with Redis 7.0. Its scripts need
                          the struct library, and EVALSHA, EVAL, GET, SET, DEL, TIME be allowed
        time            the server's, microseconds, to the year 2255
+       each            a key that comes twice is charged in order, unless its limit was changed
        all-or-none     RATELIMIT_MAX_ALL requests; one round trip, two if a key comes twice, or with
                          take_up_to, refund, block or reset among them
        window          block, and a period that is no whole number of us, take two round trips
@@ -253,8 +254,8 @@ typedef struct ratelimit_redis_most {
     uint64_t most; /* 0: no limit */
 } ratelimit_redis_most;
 
-/* ratelimit_redis_most_of  The limit of key among count: that of its whole text, else of what stands
- * before its first '|', else otherwise. */
+/* ratelimit_redis_most_of  The limit of key among count: that of its whole text, else of what
+ * stands before its first '|', else otherwise. */
 RATELIMIT_API uint64_t ratelimit_redis_most_of(const ratelimit_redis_most *limits, size_t count,
                                                const char *key, uint64_t otherwise);
 
@@ -267,8 +268,8 @@ RATELIMIT_API uint64_t ratelimit_redis_most_of(const ratelimit_redis_most *limit
  * most     1 to 2^31
  * ttl_ms   1 to 2^42
  *
- * OK; acquire: BUSY; release: LOST if none is out; BAD_KEY, BAD_ARGUMENT, STORE_FAILED. Key: prefix,
- * key, ":plain". */
+ * OK; acquire: BUSY; release: LOST if none is out; BAD_KEY, BAD_ARGUMENT, STORE_FAILED. Key:
+ * prefix, key, ":plain". */
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r, const void *key,
                                                              size_t key_len, uint64_t most,
                                                              uint64_t ttl_ms);
@@ -289,8 +290,8 @@ typedef struct ratelimit_redis_permit {
  * permit       set by OK
  * retry_after  may be NULL; BUSY, TIMEOUT: ns until the next permit expires, if none comes back
  *
- * OK, BUSY, TIMEOUT, BAD_KEY, BAD_ARGUMENT, STORE_FAILED (then a permit that nobody holds may be out
- * until its time is over). Key: prefix, key, ":permits"; it is gone when no permit is out. */
+ * OK, BUSY, TIMEOUT, BAD_KEY, BAD_ARGUMENT, STORE_FAILED (then a permit that nobody holds may be
+ * out until its time is over). Key: prefix, key, ":permits"; it is gone when no permit is out. */
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const void *key,
                                                        size_t key_len, uint64_t most,
                                                        uint64_t ttl_ms, uint64_t max_wait_ms,
@@ -446,8 +447,8 @@ extern "C" {
    or a clock that stands before `last`.
 
    Time: TIME of the server, us. Arguments low, high, now, rest: bounds of the time to live in ms,
-   and for tests us and ns of the time; all absent (take) or empty in normal use. Expiry: SET PX with
-   the ms until full, rounded down, and 2. */
+   and for tests us and ns of the time; all absent (take) or empty in normal use. Expiry: SET PX
+   with the ms until full, rounded down, and 2. */
 
 enum {
     RATELIMIT_PRIV_REDIS_TAKE,
@@ -1598,7 +1599,10 @@ static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redi
     } else {
         node->open--;
     }
-    pthread_cond_signal(&r->freed);
+    if (r->cluster) /* whoever is woken may wait for another node */
+        pthread_cond_broadcast(&r->freed);
+    else
+        pthread_cond_signal(&r->freed);
     pthread_mutex_unlock(&r->lock);
     if (conn)
         ratelimit_priv_redis_free_conn(conn);
@@ -2612,7 +2616,8 @@ static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
     }
 }
 
-/* True if b must be stored where a is, at now. When it was seen need not be, nor that it is full. */
+/* True if b must be stored where a is, at now. When it was seen need not be, nor that it is full.
+ */
 static bool ratelimit_priv_redis_differs(const ratelimit_bucket *a, const ratelimit_bucket *b,
                                          uint64_t now)
 {
@@ -3163,7 +3168,7 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     free(r);
 }
 
-/* ---- >>implementation: windows, semaphores, locks ---------------------------------------------- */
+/* ---- >>implementation: windows, semaphores, locks -------------------------------------------- */
 
 #  define RATELIMIT_PRIV_REDIS_TTL (UINT64_C(1) << 42) /* ms */
 
