@@ -97,6 +97,8 @@
    (to 1/32 of its debt then). A request that would be refused, at a time more than step_ns (10 s)
    before that, has met a clock that was set back: the debt becomes what it was when last seen, at
    most the window, and is stored. So a key is usable again within one window whatever the jump.
+   In a table a key may have been forgotten since it was full again; to a caller whose time lies
+   before that, it is new.
 
    Changed limit. A bucket remembers the interval it was last charged at. When a request brings
    another one, tokens spent stay spent: whole tokens exactly up to a million of them, all else to

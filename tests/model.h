@@ -9,8 +9,8 @@
  * and the model holds it to that:
  *
  *     interval   per / tokens, exact if the reduced denominator is at most 2^24, else rounded up
- *                to a multiple of 2^-24 ns; BAD_LIMIT if less than 10^6 of those make an interval, so
- *                that rounding never adds more than one part in a million
+ *                to a multiple of 2^-24 ns; BAD_LIMIT if less than 10^6 of those make an
+ *                interval, so that rounding never adds more than one part in a million
  *     seen       the debt when last seen, whole ns rounded up to 6 significant bits, see model_seen
  *     change     tokens spent under another limit, see model_change: parts of a token are kept to
  *                one part in a million; then the state is known between two bounds, low and high,
