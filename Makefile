@@ -11,11 +11,11 @@ WARN = -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
 LIMIT ?= 10/m burst 20
 
 PACKAGES = gcc g++ gcc-multilib g++-multilib clang libclang-rt-14-dev clang-format python3 \
-           tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
+           redis-server libhiredis-dev tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deps test check bench bench-quick flood size fmt fmt-check check-checks check-docs check-portability clean
+.PHONY: help demo deps test check bench bench-quick flood size fmt fmt-check check-checks check-docs check-portability check-redis clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ check: ## the fast tests, with sanitizers
 
 check-portability: ## compilers, languages, options, symbols, other processors
 	@BUILD=$(BUILD) sh tests/run.sh portability
+
+check-redis: ## the Redis companion, on real servers
+	@BUILD=$(BUILD) sh tests/run.sh redis
 
 check-docs: ## what README and comments say is compiled, run, declared
 	@BUILD=$(BUILD) sh tests/run.sh docs

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds and runs the tests. Usage: run.sh all | fast | portability | docs | faults
+# Builds and runs the tests. Usage: run.sh all | fast | portability | redis | docs | faults
 #
 # Each suite prints its failures and ends with "N passed, N failed" (", N skipped"); the last line of all is
 # the sum. A suite without that line, or with another exit code than its line says, counts as failed.
@@ -129,13 +129,25 @@ docs() {
     suite docs 300 sh tests/docs.sh "$BUILD"
 }
 
+redis() { # real servers on private loopback ports, started and stopped by the script
+    suite redis 900 sh tests/redis/run.sh
+}
+
 faults() {
     suite "planted faults" 900 sh tests/faults/run.sh "$BUILD"
 }
 
 case ${1:-all} in
-all) fast && others && programs && portability && docs && faults ;;
-fast | portability | docs | faults) "$1" ;;
+all)
+    fast
+    others
+    programs
+    portability
+    redis
+    docs
+    faults
+    ;;
+fast | portability | redis | docs | faults) "$1" ;;
 *)
     sed -n 2,3p "$0"
     exit 2
