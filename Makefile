@@ -10,7 +10,8 @@ WARN = -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
        -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror
 LIMIT ?= 10/m burst 20
 
-PACKAGES = gcc g++ gcc-multilib g++-multilib clang libclang-rt-14-dev clang-format python3 \
+# gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
+PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 \
            redis-server libhiredis-dev tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch])
 
@@ -37,7 +38,9 @@ deps: ## install what the tests need, with apt-get
 	@command -v apt-get >/dev/null || { echo "No apt-get here. Install by hand: $(PACKAGES)"; exit 1; }
 	@if [ "$$(id -u)" = 0 ]; then run=; else run=sudo; fi; \
 	export DEBIAN_FRONTEND=noninteractive; \
-	$$run apt-get update -qq && $$run apt-get install -y -qq --no-install-recommends $(PACKAGES)
+	get="$$run apt-get install -y -qq --no-install-recommends"; \
+	$$run apt-get update -qq && $$get $(PACKAGES) && \
+	v=$$(gcc -dumpversion | cut -d. -f1) && $$get gcc-$$v-multilib g++-$$v-multilib
 
 test: ## everything that is tested; fails if a part is missing (SKIP_MISSING=1 counts it as skipped)
 	@BUILD=$(BUILD) sh tests/run.sh all

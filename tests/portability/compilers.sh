@@ -48,7 +48,7 @@ for cc in gcc clang; do
     for level in "-O0" "-Os" "-O3 -march=native" "-O1 -fno-builtin" "$hardened"; do
         with options "$cc -std=c99 $level $warnings_c"
     done
-    if builds "$cc -m32" gcc-multilib; then
+    if builds "$cc -m32" gcc-N-multilib; then
         with use "$cc -m32 -std=c99 -O2 $warnings_c"
         with options "$cc -m32 -std=gnu11 -O0 $warnings_c"
         # no compare-and-swap of 64 bits
@@ -64,7 +64,7 @@ for cxx in g++ clang++; do
         with use "$cxx -std=$std -O2 $warnings_cpp -x c++"
     done
     with options "$cxx -std=c++17 -O0 $warnings_cpp -x c++"
-    if builds "$cxx -m32" g++-multilib; then
+    if builds "$cxx -m32" g++-N-multilib; then
         with use "$cxx -m32 -std=c++11 -O2 $warnings_cpp -x c++"
     fi
 done

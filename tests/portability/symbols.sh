@@ -130,7 +130,7 @@ for cc in $compilers; do
     try "$cc without threads" "" "$plain -O2 -DRATELIMIT_NO_THREADS" "$shown" "$with_clock"
     if [ "$(uname -m)" = x86_64 ]; then
         try "$cc without float registers" "" "$plain -O2 -mgeneral-regs-only" "$shown" "$with_clock"
-        if builds "$cc -m32" gcc-multilib; then
+        if builds "$cc -m32" gcc-N-multilib; then
             try "$cc 32-bit" "" "$plain -O2 -m32" "$shown" "$with_clock m32"
         fi
     fi
