@@ -12,11 +12,11 @@ LIMIT ?= 10/m burst 20
 
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
 PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 \
-           redis-server libhiredis-dev tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
+           redis-server redis-tools libhiredis-dev openssl tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deps test check bench bench-quick flood size fmt fmt-check check-checks check-docs check-portability check-redis clean
+.PHONY: help demo deps test check bench bench-redis flood size fmt fmt-check check-checks check-docs check-portability check-redis clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ check-checks: ## plant faults in a copy of the header: each must be caught
 
 bench: $(BUILD)/bench ## ns per decision beside the floor of the same work
 	@$(BUILD)/bench
+
+bench-redis: ## what decisions cost on Redis, beside a script that only returns 1
+	@sh tests/redis/run.sh bench
 
 flood: $(BUILD)/flood ## what a flood of new keys does under each policy
 	@$(BUILD)/flood

@@ -32,9 +32,12 @@ done
 
 # ---- code
 
-# A program: compiled, linked, run.
+# A program: compiled, linked (with hiredis if it asks for Redis), run.
 program() {
-    if ! $CC -std=c99 -O1 $warnings_c -I"${header%/*}" "$2" -o "$build/program" \
+    libraries=
+    ! grep -q 'ratelimit_redis\.h' "$2" ||
+        libraries="-D_POSIX_C_SOURCE=200809L -I$root -lhiredis -pthread"
+    if ! $CC -std=c99 -O1 $warnings_c -I"${header%/*}" "$2" -o "$build/program" $libraries \
         >"$build/output" 2>&1; then
         fail "$1: does not compile" "$build/output"
     elif ! timeout 20 "$build/program" >"$build/output" 2>&1; then

@@ -80,7 +80,9 @@ if have tcc tcc; then # it has no atomics
     with options "tcc -Wall -Werror -DLOCKS"
 fi
 
-for file in "$root"/tests/*.c "$root"/tests/*/*.c "$root"/examples/*.c; do
+# (those of tests/redis are compiled where they are tested: they need hiredis)
+for file in "$root"/tests/*.c "$root"/tests/bench/*.c "$root"/tests/faults/*.c "$root"/tests/portability/*.c \
+    "$root"/examples/*.c; do
     [ -e "$file" ] || continue
     for cc in gcc clang; do
         have $cc $cc || continue

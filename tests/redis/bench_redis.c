@@ -1,7 +1,8 @@
-/* bench_redis.c - what decisions on Redis cost, as ratios to rows of the same run. Run it by: tests/redis/run.sh bench [ROUNDS]
+/* bench_redis.c - what decisions on Redis cost, as ratios to rows of the same run. Run it by:
+ * tests/redis/run.sh bench [ROUNDS]
  *
- * Rows are interleaved round by round, and the median of each is taken: absolute numbers of a shared machine move by
- * half, their ratios do not. */
+ * Rows are interleaved round by round, and the median of each is taken: absolute numbers of a
+ * shared machine move by half, their ratios do not. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_IMPLEMENTATION
@@ -25,7 +26,7 @@ static ratelimit_store store;
 static char keys[KEYS][16], refused_keys[KEYS][16], fraction_keys[KEYS][16], window_keys[KEYS][16];
 static int rounds = 21;
 
-/* ---- rows ----------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 typedef struct row {
     const char *name;
@@ -57,7 +58,7 @@ static void decide(ratelimit_request *q, size_t count, ratelimit_mode mode, bool
         }
 }
 
-/* ---- 64 commands in flight all the time, on one connection -------------------------------------------------- */
+/* ---- 64 commands in flight all the time, on one connection ----------------------------------- */
 
 /* A command under way, and all it needs. A batch of 16 keys is one command. */
 typedef struct flying {
@@ -175,7 +176,7 @@ static void sixteen_in_one(void)
     flight(&plenty, keys, 16, true);
 }
 
-/* ---- as callers ask ------------------------------------------------------------------------------------------ */
+/* ---- as callers ask -------------------------------------------------------------------------- */
 
 static void each(size_t count)
 {
@@ -267,7 +268,7 @@ static void measure(row *r, int round)
     r->rate[round] = r->decisions * 1e9 / (double)(ns ? ns : 1);
 }
 
-/* ---- Node ----------------------------------------------------------------------------------------------------- */
+/* ---- Node ------------------------------------------------------------------------------------ */
 
 /* What bench_node.js measured beside ours. */
 static void node(void)
@@ -295,7 +296,7 @@ static void node(void)
         printf("rate-limiter-flexible: failed\n");
 }
 
-/* ---- memory and replication ----------------------------------------------------------------------------------- */
+/* ---- memory and replication ------------------------------------------------------------------ */
 
 static void bytes(void)
 {
@@ -324,7 +325,7 @@ static void bytes(void)
            (double)(after - before) / n, (double)(refused - after) / n);
 }
 
-/* ---- threads -------------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 enum { THREAD_TAKES = 400 };
 
@@ -359,7 +360,7 @@ static void threads(int count)
            us[all / 2], us[all * 99 / 100]);
 }
 
-/* ---- waiting -------------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 enum { WAITERS = 80 };
 
@@ -418,7 +419,7 @@ static void waiters(const char *name, ratelimit_store how)
            calls, (double)(ratelimit_clock_ns() - start) / 1e9);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------ */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static void prepare(void)
 {

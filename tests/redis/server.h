@@ -1,5 +1,5 @@
-/* server.h - what the tests of ratelimit_redis.h share: where the servers are, a plain connection beside the one that is
- * tested, and a clock that stands where it is put.
+/* server.h - what the tests of ratelimit_redis.h share: where the servers are, a plain connection
+ * beside the one that is tested, and a clock that stands where it is put.
  *
  * run.sh starts the servers and says in the environment where they are:
  *

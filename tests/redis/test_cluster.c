@@ -1,4 +1,5 @@
-/* test_cluster.c - ratelimit_redis.h against a real cluster of three masters with a replica each: slots that move, nodes that die. */
+/* test_cluster.c - ratelimit_redis.h against a real cluster of three masters with a replica each:
+ * slots that move, nodes that die. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_IMPLEMENTATION
@@ -10,7 +11,7 @@
 
 static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
 
-/* ---- the cluster ---------------------------------------------------------------------------------------------- */
+/* ---- the cluster ----------------------------------------------------------------------------- */
 
 #define NODES 6
 
@@ -104,7 +105,7 @@ static void flush_all(void)
     }
 }
 
-/* ---- every operation ------------------------------------------------------------------------------------------ */
+/* ---- every operation ------------------------------------------------------------------------- */
 
 static ratelimit_result ask(ratelimit_redis *r, const char *key, const ratelimit_limit *limit,
                             ratelimit_op op, uint64_t n)
@@ -210,8 +211,8 @@ static void take_each_is_one_write_to_each_node(void)
     for (i = 0; i < MANY; i++)
         CHECK_U64(res[i].remaining, 98);
     for (i = 0; i < 3; i++) {
-        /* One for INFO; 100 requests of about 130 bytes are one write, which the server reads 16 KB at a time. Links
-         * between the nodes do not count. */
+        /* One for INFO; 100 requests of about 130 bytes are one write, which the server reads 16 KB
+         * at a time. Links between the nodes do not count. */
         reads[i] = server_info(node_port[i], "total_reads_processed") - reads[i];
         CHECK(reads[i] >= 2 && reads[i] <= 4);
     }
@@ -295,7 +296,7 @@ static void scripts_flushed_on_every_node_are_sent_again(void)
     ratelimit_redis_close(r);
 }
 
-/* ---- hosts ---------------------------------------------------------------------------------------------------- */
+/* ---- hosts ----------------------------------------------------------------------------------- */
 
 static void prefer(const char *endpoint)
 {
@@ -352,7 +353,7 @@ static void unknown_hosts_are_found_by_their_address(void)
     prefer("ip");
 }
 
-/* ---- slots that move ------------------------------------------------------------------------------------------ */
+/* ---- slots that move ------------------------------------------------------------------------- */
 
 typedef struct move {
     ratelimit_redis *r;
@@ -477,7 +478,7 @@ static void all_or_none_over_a_slot_torn_apart_waits_no_longer_than_its_timeout(
     ratelimit_redis_close(r);
 }
 
-/* ---- nodes that change and die -------------------------------------------------------------------------------- */
+/* ---- nodes that change and die --------------------------------------------------------------- */
 
 static void wait_until(bool (*is)(int port), int port, unsigned most_ms)
 {
@@ -601,7 +602,8 @@ static void a_master_killed_under_load_is_replaced_and_limits_hold(void)
     CHECK(last < killed_at + 8 * RATELIMIT_SECOND);
     CHECK(ask(r, "load0", &hourly, RATELIMIT_PEEK, 1).status == RATELIMIT_DENIED ||
           ask(r, "load0", &hourly, RATELIMIT_PEEK, 1).status == RATELIMIT_OK);
-    /* 100 keys of 100 tokens. What the replica had not got is forgotten: less than another burst of a third of them. */
+    /* 100 keys of 100 tokens. What the replica had not got is forgotten: less than another burst of
+     * a third of them. */
     CHECK(allowed <= 100 * 100 + 100 * 50);
     ratelimit_redis_close(r);
 }

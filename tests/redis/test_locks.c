@@ -1,5 +1,5 @@
-/* test_locks.c - windows, semaphores and locks of ratelimit_redis.h against a real server. Real time passes here: Redis' expiry
- * can't be told what time it is. */
+/* test_locks.c - windows, semaphores and locks of ratelimit_redis.h against a real server. Real
+ * time passes here: Redis' expiry can't be told what time it is. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_THREADS
@@ -15,7 +15,7 @@ static ratelimit_redis *r;
 
 #define KEY "k", 1
 
-/* ---- windows -------------------------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 static void a_window_counts_up_to_its_limit(void)
 {
@@ -226,7 +226,7 @@ static void a_sliding_window_never_passes_more_than_twice_its_limit_within_its_p
     CHECK(worst <= 40);
 }
 
-/* ---- semaphores ----------------------------------------------------------------------------------------------- */
+/* ---- semaphores ------------------------------------------------------------------------------ */
 
 static ratelimit_status acquire(uint64_t most, uint64_t ttl_ms, ratelimit_redis_permit *permit,
                                 uint64_t *retry)
@@ -433,7 +433,7 @@ static void eight_threads_are_never_more_than_three_at_once(void)
     pthread_mutex_destroy(&c.lock);
 }
 
-/* ---- locks ---------------------------------------------------------------------------------------------------- */
+/* ---- locks ----------------------------------------------------------------------------------- */
 
 static ratelimit_status lock(uint64_t ttl_ms, ratelimit_redis_held *held)
 {

@@ -1,4 +1,5 @@
-/* test_store.c - ratelimit_redis.h against one real server: what it keeps there, and what the caller sees when something fails. */
+/* test_store.c - ratelimit_redis.h against one real server: what it keeps there, and what the
+ * caller sees when something fails. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_IMPLEMENTATION
@@ -14,7 +15,7 @@
 
 static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
 
-/* ---- a server that says what it is told ----------------------------------------------------------------------- */
+/* ---- a server that says what it is told ------------------------------------------------------ */
 
 typedef struct canned {
     int listener, port;
@@ -98,7 +99,7 @@ static ratelimit_redis *open_with_timeout(uint32_t timeout_ms)
     return server_open(&options);
 }
 
-/* ---- what is kept --------------------------------------------------------------------------------------------- */
+/* ---- what is kept ---------------------------------------------------------------------------- */
 
 static void a_take_is_one_key_with_the_prefix_that_expires(void)
 {
@@ -317,7 +318,8 @@ static void all_or_none_is_one_call_and_charges_nobody_when_one_is_refused(void)
         CHECK_U64(res[0].allowed, res[1].allowed);
     }
     CHECK_U64(allowed, 1);
-    /* Each call is EVALSHA, TIME and two GET, the first one NOSCRIPT, EVAL and two SET besides; and this INFO. */
+    /* Each call is EVALSHA, TIME and two GET, the first one NOSCRIPT, EVAL and two SET besides; and
+     * this INFO. */
     calls = server_info(server_port(), "total_commands_processed") - calls;
     CHECK(calls <= 20 * 4 + 4 + 2);
     CHECK_U64(server_decide(r, "global", &global, RATELIMIT_PEEK, 1).remaining, 9);
@@ -327,7 +329,8 @@ static void all_or_none_is_one_call_and_charges_nobody_when_one_is_refused(void)
     ratelimit_redis_close(r);
 }
 
-/* B47: limits were charged one after the other; when a later one refused, the earlier ones had already paid. */
+/* B47: limits were charged one after the other; when a later one refused, the earlier ones had
+ * already paid. */
 static void one_throttled_user_does_not_use_up_what_all_share(void)
 {
     static const ratelimit_limit user = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
@@ -355,7 +358,8 @@ static void one_throttled_user_does_not_use_up_what_all_share(void)
     ratelimit_redis_close(r);
 }
 
-/* B48: with two limits stacked, 31 quick calls blocked the client for half an hour though only 10 were served. */
+/* B48: with two limits stacked, 31 quick calls blocked the client for half an hour though only 10
+ * were served. */
 static void stacked_limits_count_only_what_both_let_through(void)
 {
     static const ratelimit_limit quick = RATELIMIT_LIMIT(10, RATELIMIT_MINUTE, 10);
@@ -438,7 +442,7 @@ static void a_raised_limit_helps_at_once(void)
     ratelimit_redis_close(r);
 }
 
-/* ---- script cache --------------------------------------------------------------------------------------------- */
+/* ---- script cache ---------------------------------------------------------------------------- */
 
 /* B49: the fallback existed for single calls but not inside a pipeline. */
 static void a_flushed_script_cache_charges_each_token_exactly_once(void)
@@ -480,7 +484,7 @@ static void scripts_are_named_by_their_sha1(void)
     ratelimit_redis_close(r);
 }
 
-/* ---- options -------------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static void a_unix_socket_serves_as_well(void)
 {
@@ -541,7 +545,7 @@ static void options_out_of_range_are_refused(void)
     ratelimit_redis_close(NULL);
 }
 
-/* ---- failures ------------------------------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 /* B55: with Redis down each request waited for the whole timeout. */
 static void a_hundred_takes_do_not_wait_a_hundred_timeouts(const int port)
@@ -880,7 +884,7 @@ static void a_server_busy_with_a_script_is_said_to_be_busy(void)
     ratelimit_redis_close(r);
 }
 
-/* ---- threads and forks ---------------------------------------------------------------------------------------- */
+/* ---- threads and forks ----------------------------------------------------------------------- */
 
 typedef struct crowd {
     ratelimit_redis *r;

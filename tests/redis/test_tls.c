@@ -1,5 +1,5 @@
-/* test_tls.c - ratelimit_redis.h over TLS. Needs a hiredis that has it, and TLS_PORT, TLS_FOLDER (with ca.crt, server.crt and
- * other.crt, which signed nothing) from run.sh. */
+/* test_tls.c - ratelimit_redis.h over TLS. Needs a hiredis that has it, and TLS_PORT, TLS_FOLDER
+ * (with ca.crt, server.crt and other.crt, which signed nothing) from run.sh. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_TLS

@@ -1,7 +1,7 @@
-/* vectors_redis.c - the vectors of tests/vectors on Redis, and random decisions on Redis and on a table, which must agree in every
- * field.
+/* vectors_redis.c - the vectors of tests/vectors on Redis, and random decisions on Redis and on a
+ * table, which must agree in every field.
  *
- *     vectors_redis           words on the command line: only cases whose "redis: SENTENCE" or file, or tests whose
+ *     vectors_redis           words: only cases whose "redis: SENTENCE" or file, or tests whose
  *                             name, contain one
  *     SEED=n                  replays the random decisions; DECISIONS=n: how many (100,000)
  */
@@ -51,14 +51,15 @@ static engine redis_engine(void)
     return e;
 }
 
-/* ---- random decisions ----------------------------------------------------------------------------------------- */
+/* ---- random decisions ------------------------------------------------------------------------ */
 
 #define KEYS 24
 
 static unsigned char memory[RATELIMIT_TABLE_BYTES(1000)];
 static ratelimit_table *table;
 
-/* Limits of all kinds: whole intervals, fractions, beyond 24 bits, windows, fast, slow, longer than 2^53 ns. */
+/* Limits of all kinds: whole intervals, fractions, beyond 24 bits, windows, fast, slow, longer than
+ * 2^53 ns. */
 static ratelimit_limit random_limit(void)
 {
     static const uint64_t periods[] = {
@@ -146,8 +147,8 @@ static void say_request(const ratelimit_request *q)
     char text[80];
     ratelimit_limit_format(q->limit, text, sizeof text);
     printf("    %s %" PRIu64 " of %.*s under %s at %" PRIu64 ", max_wait %" PRIu64 " (%s)\n",
-           vector_word_of(vector_ops, q->op), q->n, (int)q->key_len, (const char *)q->key, text,
-           now, q->max_wait_ns, server_error(redis));
+           vector_word_of(vector_ops, (int)q->op), q->n, (int)q->key_len, (const char *)q->key,
+           text, now, q->max_wait_ns, server_error(redis));
 }
 
 static ratelimit_request random_request(char *key, const ratelimit_limit *limits)
@@ -227,8 +228,9 @@ static void random_decisions_agree_with_the_table_in_every_field(void)
     decisions_agree(decisions());
 }
 
-/* A bucket for which, as on Redis, only a change counts as seeing it, and which is kept when it is full. (A table may
- * forget it then, and so does Redis 2 ms later, but for the least time to live that these tests set.) */
+/* A bucket for which, as on Redis, only a change counts as seeing it, and which is kept when it is
+ * full. (A table may forget it then, and so does Redis 2 ms later, but for the least time to live
+ * that these tests set.) */
 static void change_or_nothing(ratelimit_bucket *b, const ratelimit_request *q,
                               ratelimit_result *res)
 {
@@ -299,7 +301,8 @@ static void a_refusal_is_no_sight_of_the_key_and_costs_ten_seconds_at_most(void)
     CHECK(server_take(redis, "k", &limit, 1).retry_after_ns <= RATELIMIT_MINUTE);
 }
 
-/* Takes the one case out of the set that promises what Redis does not: a refusal writes nothing there. */
+/* Takes the one case out of the set that promises what Redis does not: a refusal writes nothing
+ * there. */
 static void leave_out(vector_set *set, const char *name)
 {
     size_t i;
