@@ -19,8 +19,11 @@
        >>limits            interface: what is allowed
        >>bucket            interface: one subject, 16 bytes
        >>table             interface: many subjects by key, in your memory
-       >>store             interface: who decides
+       >>store             interface: who decides; stores, and the tier in front of one
        >>limiter           interface: a store with a clock, a failure policy, waiting, counters
+       >>rules             interface: named limits from text, replaced while in use; keys made
+                             of addresses or of two parts
+       >>text              interface: HTTP fields, metrics, the most refused, logs, ticks
        >>implementation    the same layers again, with code
        CHANGES, LICENCE
 
@@ -55,8 +58,13 @@
        yes).
        ratelimit_take           the same with a request: cost, operation, result with retry_after
        ratelimit_take_all       several limits in one decision, all or none
+       ratelimit_allow_rule     the limit by name, from a text you can replace at any time
+       ratelimit_take_rules     the same with requests: user, address and route, all or none
        ratelimit_table_take     a table with the time given: no clock is read, no limiter needed
        ratelimit_bucket_take    one subject in 16 bytes of your own struct, no table needed
+       ratelimit_http_fields    the answer as HTTP header fields
+       RATELIMIT_LOG            one place in a program that may log so often
+       ratelimit_tier_store     a local table in front of a store that is far away
 
 
    CONCEPTS
@@ -112,6 +120,19 @@
    not remembered: when its period is changed, what was spent counts as far as it reaches past the
    end of the new one; from a window to a bucket, the time to its end counts as spent, too.
 
+   Tier. A local table in front of a store that is far away. Refusals: the store's last answer is
+   kept as a debt, which others can only add to, and refuses what it must, for at most trust_ns (so
+   long may a reset, a refund or a raised limit of another node go unseen); a dear request refused
+   does not refuse a cheap one, and retry_after is as exact as the store's. Leases: a key asked
+   often takes up to lease_percent of its burst at once and serves it here. Tokens are paid for
+   before they are served, so all nodes together never pass more than burst + rate x time since the
+   start; in a span picked later, at most what leases held when it began comes on top: per node and
+   key one lease. What is held is lost to the others, until it is served, counted towards a larger
+   request of its key, or expires lease_ns after the store was last asked; so long may a block of
+   another node go unseen, too. It is not given back at the store: a refund could undo another's
+   block or reset. A lease ends with its window, with a changed limit, and with a reset or block
+   through the same tier. The failing store: see ratelimit_tier.
+
 
    OPTIONS
 
@@ -129,8 +150,13 @@
                                                      counts as dead, 1 to 3,600,000
        RATELIMIT_STEP_NS         impl   10 s       step_ns of buckets, and of tables by default
        RATELIMIT_MAX_ALL         impl   64         most requests in one all-or-none decision, 1 to
-                                                     4096; about 90 bytes of stack each
-       RATELIMIT_NO_TEXT         impl   off        status_text returns "" (saves its strings)
+                                                     4096; about 90 bytes of stack each,
+                                                     190 in a tier
+       RATELIMIT_NO_TEXT         impl   off        status_text and faults of rules are "" (saves
+                                                     their strings)
+       RATELIMIT_NO_LOG          all    off        RATELIMIT_LOG does nothing and costs nothing
+       RATELIMIT_LOG_NOW         all    the clock  the time in ns for RATELIMIT_LOG; needed with
+                                                     RATELIMIT_NO_CLOCK
 
    once: in one file. all: in every file that includes the header. impl: where the code is.
    Where a chip has no lock-free compare-and-swap (Cortex-M0) RATELIMIT_NO_THREADS is set by itself.
@@ -606,6 +632,57 @@ typedef struct ratelimit_cas {
  * Threads: as load and swap. A refusal does not swap. */
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas);
 
+typedef struct ratelimit_tier_counts {
+    uint64_t stored;   /* decisions made by the store */
+    uint64_t leased;   /* by a lease */
+    uint64_t refused;  /* by the refusal cache */
+    uint64_t fallback; /* by the local buckets, while the store failed */
+    uint64_t failed;   /* by nobody here: left to the limiter's policy */
+    uint64_t calls;    /* of the store, each with one batch */
+    uint64_t failures; /* of calls: every answer was STORE_FAILED */
+    uint64_t outages;  /* times at which the store began to fail */
+} ratelimit_tier_counts;
+
+/* ratelimit_tier  A local table in front of any store, so that most decisions need no round trip
+ * (what it keeps and what it promises: CONCEPTS, "Tier"). Zero it, fill in store and table, set the
+ * options you want, then ratelimit_tier_store.
+ *
+ * Who decides while the store fails. nodes above 0: the tier does, on a local bucket per key at
+ * limit / nodes (rate and burst, the burst at least 1) that starts from what is known of the key;
+ * the limiter leaves such an answer as it is. nodes 0: the tier refuses, and the limiter's
+ * on_failure has its say. result.status is STORE_FAILED both ways. What a local bucket did is not
+ * told to the store afterwards. */
+typedef struct ratelimit_tier {
+    ratelimit_store store;  /* required: decides what can't be decided here */
+    ratelimit_table *table; /* required: for this tier alone, up to three places for each key; one
+                               too small costs calls of the store, never a wrong answer */
+    /* Options: all may stay zero. */
+    ratelimit_clock clock; /* NULL: ratelimit_clock_ns; need not agree with the store's */
+    void *clock_self;
+    uint64_t trust_ns;      /* how long the store's answer is trusted to refuse others; 0: 1 s */
+    uint64_t lease_ns;      /* how long a lease lives after the store was last asked; 0: 1 s. The
+                               next is twice as large if that is within 1/16 of it, half as large
+                               for each 1/4 of it that passes */
+    uint32_t lease_percent; /* largest lease, in percent of the burst, 1 to 100; 0: no leases */
+    uint32_t nodes;         /* that share each limit while the store fails, see above */
+    uint64_t cool_down_ns;  /* a store that failed is left alone for so long; 0: 100 ms. Then twice
+                               as long, and so on, each less up to a half by chance, ... */
+    uint64_t cool_down_max_ns; /* ... up to this; 0: 5 s */
+    /* The rest is the tier's own. */
+    ratelimit_tier_counts counts;
+    uint32_t gate, failed_in_a_row;
+} ratelimit_tier;
+
+/* ratelimit_tier_store  The tier as a store. tier must stay where it is while in use. EACH asks the
+ * store, in batches of up to 32, only for what can't be answered here; ALL asks it unless a request
+ * of the batch is known to be refused, and does not use leases. close closes tier->store. Without
+ * store or table BAD_ARGUMENT, without any clock STORE_FAILED, at every call. Threads: as
+ * tier->store; no lock is held while it is asked. */
+RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier);
+
+/* ratelimit_tier_stats  A copy of the counters, each read whole. Threads: any. */
+RATELIMIT_API void ratelimit_tier_stats(const ratelimit_tier *tier, ratelimit_tier_counts *out);
+
 /* ---- >>limiter ------------------------------------------------------------------------------- */
 
 /* Who decides when the store failed. */
@@ -619,7 +696,7 @@ typedef struct ratelimit_counts {
     uint64_t allowed;        /* decisions that let the caller go on, however they came about */
     uint64_t refused;        /* decisions that did not */
     uint64_t shadow_refused; /* of allowed: would have been refused, but for shadow mode */
-    uint64_t failed;         /* decisions made by the failure policy */
+    uint64_t failed;         /* decisions made by the failure policy, or a tier's */
     uint64_t bad;            /* of refused: BAD_ statuses, a caller's mistakes */
 } ratelimit_counts;
 
@@ -639,6 +716,7 @@ typedef struct ratelimit_limiter {
     ratelimit_clock clock; /* measures waits; NULL: the store's, else ratelimit_clock_ns */
     void *clock_self;
     uint64_t poll_max_ns; /* longest pause between polls of a store that can't reserve; 0: 1 s */
+    struct ratelimit_rules *rules; /* named limits, for ratelimit_allow_rule */
     /* The rest is the limiter's own. */
     ratelimit_counts counts;
     uint32_t canceled, jitter;
@@ -694,6 +772,310 @@ RATELIMIT_API void ratelimit_limiter_counts(const ratelimit_limiter *l, ratelimi
  * BAD_ARGUMENT. Twice is once. */
 RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
 
+/* ---- >>rules --------------------------------------------------------------------------------- */
+
+/* ratelimit_rules  Named limits, read from text, in memory of yours: any number of threads decide
+ * by them while another puts new ones in their place. The text is lines of
+ *
+ *     line     = [ blanks ] [ name blanks limit [ blanks "shadow" ] [ blanks ] ] [ comment ]
+ *     name     = 1 to 63 bytes, none a blank or a control character; no "#" in front
+ *     limit    as ratelimit_limit_parse reads it, "10/s burst 20", "1000/d window", "unlimited"
+ *     comment  = "#" and all that follows, at the start of a line or behind a blank
+ *
+ * ending in LF, CRLF or the text's end; blanks are spaces or tabs. A rule that is shadow is decided
+ * and counted, but refuses nobody.
+ *
+ * Look-up. A name is looked up whole; else what stands before its first "|"; else "default". With
+ * the rules `login 5/m` and `login|root 1/m`, "login|root" has its own and "login|ann" has login.
+ *
+ * Bucket. The name of the rule that was found and the key make the bucket (ratelimit_key_join). So
+ * one key under two rules has two buckets, and a rule that changes keeps what was spent. */
+typedef struct ratelimit_rules ratelimit_rules;
+
+enum {
+    RATELIMIT_RULE_NAME_BYTES = 64, /* with the NUL */
+    RATELIMIT_OWN_KEY_BYTES = 64,   /* longest key with a limit of its own */
+    RATELIMIT_RULE_KEY_BYTES = 512  /* longest bucket's name: rule, key, and two bytes or ten */
+};
+
+/* RATELIMIT_RULES_BYTES  Memory for max_rules rules and max_own keys with limits of their own, each
+ * up to 2^24. 7 bytes of it are for alignment. */
+#  define RATELIMIT_RULES_BYTES(max_rules, max_own)                                                \
+    (RATELIMIT_PRIV_CAST(size_t, RATELIMIT_PRIV_RULES_BYTES) + 7u +                                \
+     RATELIMIT_PRIV_CAST(size_t, max_rules) *                                                      \
+         (2u * RATELIMIT_PRIV_ENTRY_BYTES + RATELIMIT_PRIV_TALLY_BYTES) +                          \
+     RATELIMIT_PRIV_CAST(size_t, max_own) * (2u * RATELIMIT_PRIV_ENTRY_BYTES))
+
+/* ratelimit_rules_init  No rules yet, in memory of any alignment and content, which must stay where
+ * it is. Hand them to a limiter as its option `rules`. max_rules at least 1; max_own may be 0.
+ *
+ * Returns RATELIMIT_OK and *out; NO_MEMORY if bytes is below RATELIMIT_RULES_BYTES; BAD_ARGUMENT.
+ */
+RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_rules_init(
+    ratelimit_rules **out, void *memory, size_t bytes, size_t max_rules, size_t max_own);
+
+/* Where a text is wrong. */
+typedef struct ratelimit_fault {
+    size_t line;      /* from 1; 0: nowhere */
+    size_t column;    /* from 1, in bytes */
+    const char *what; /* a few words, static; "" with RATELIMIT_NO_TEXT */
+} ratelimit_fault;
+
+/* ratelimit_rules_load  Puts the rules of text in the place of all there were: all of them, or on
+ * any fault none. Rules that were there before, by name, keep their buckets and counters.
+ *
+ * Returns RATELIMIT_OK; SYNTAX (also for a name that comes twice) and BAD_LIMIT, as
+ * ratelimit_limit_parse; NO_MEMORY: more than max_rules; BAD_ARGUMENT: NULL.
+ * Threads: any. Loads wait for each other and for look-ups under way; decisions never wait for a
+ * load. With RATELIMIT_LOCK or RATELIMIT_NO_THREADS: one load or own at a time. Cost: the order of
+ * n rules takes n^2 / 4 moves of 4 bytes. */
+RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, const char *text,
+                                                    size_t text_len,
+                                                    ratelimit_fault *fault_or_null);
+
+/* ratelimit_rules_own  Gives key a limit of its own under a rule: a customer with a contract of
+ * theirs. It is found before the rule's; the bucket, shadow and counters stay the rule's. It stays
+ * until it is set again or removed, also while no rule has that name.
+ *
+ * rule     the name of the rule as ratelimit_rules_find gives it, not looked up
+ * key      1 to RATELIMIT_OWN_KEY_BYTES bytes
+ * limit    copied; NULL removes it
+ *
+ * Returns RATELIMIT_OK, also if there was nothing to remove; BAD_KEY; BAD_LIMIT; NO_MEMORY: max_own
+ * keys have one; BAD_ARGUMENT: NULL, no name of a rule. Threads: as load. Cost: copies all there is
+ * once, 212 bytes for each rule and key. */
+RATELIMIT_API ratelimit_status ratelimit_rules_own(ratelimit_rules *rules, const char *rule,
+                                                   const void *key, size_t key_len,
+                                                   const ratelimit_limit *limit_or_null);
+
+/* A rule as it stands, with what it did since it was first loaded. */
+typedef struct ratelimit_rule {
+    char name[RATELIMIT_RULE_NAME_BYTES];
+    ratelimit_limit limit;
+    bool shadow;
+    uint64_t allowed; /* requests that went on under it, however they came about */
+    uint64_t refused; /* that it refused itself: another's refusal in a batch is not counted */
+    uint64_t shadow_refused; /* of allowed: would have been refused, but for shadow */
+    uint64_t failed;         /* decided by the failure policy */
+} ratelimit_rule;
+
+/* ratelimit_rules_find, ratelimit_rules_at  The rule that name is looked up to, false if there is
+ * none, not even default; and the index-th rule in the order of names' bytes, false if there are
+ * no more. Threads: any; wait-free where an atomic add is. */
+RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name,
+                                        ratelimit_rule *out);
+RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, ratelimit_rule *out);
+
+/* ratelimit_allow_rule  May this resource go on? Takes one token, now or not at all, of the
+ * limiter's rules.
+ *
+ * resource   who or what is limited, the key of the bucket: "alice", or "login|alice"
+ * rule       the name that is looked up; NULL: resource itself is
+ *
+ * So (l, "alice", "login") and (l, "login|alice", NULL) both ask the rule login, each for a bucket
+ * of its own. A name that finds no rule, not even default, is refused (BAD_LIMIT), as are all
+ * while the limiter has no rules. Threads: any. */
+RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
+                                        const char *rule);
+
+/* ratelimit_rule_request  A request under a rule. Zero it, set rule and request. */
+typedef struct ratelimit_rule_request {
+    const char *rule;          /* the name that is looked up; NULL: the key is, as text */
+    ratelimit_request request; /* any operation; its limit is not used */
+    /* Set by the call: */
+    ratelimit_result result; /* under a shadow rule allowed, with the status it would have had */
+    ratelimit_limit limit;   /* that applied, all zero if none: the rule's or the key's own */
+    char name[RATELIMIT_RULE_NAME_BYTES]; /* of the rule found, "" if none */
+    bool own;                             /* the limit is the key's own */
+    /* The rest is the implementation's: */
+    bool shadow;
+    uint32_t tally, generation;
+    size_t bucket_len;
+    unsigned char bucket[RATELIMIT_RULE_KEY_BYTES];
+} ratelimit_rule_request;
+
+enum { RATELIMIT_MAX_RULE_REQUESTS = 8 };
+
+/* ratelimit_take_rules  Decides requests by rule: one, or several dimensions of one event (the
+ * user, the address, the route), all or none.
+ *
+ * count    1 to RATELIMIT_MAX_RULE_REQUESTS; more is BAD_ARGUMENT in each, 0 is true
+ * binds    may be NULL; else the one that counts: of those that refused the one with the longest
+ *          retry_after_ns, else the one with the least remaining (ratelimit_binding)
+ *
+ * True if all may go on. Rules that are shadow are asked after the others: charged if these let it
+ * through, else only looked at. A key whose bucket's name is too long is BAD_KEY. Threads: any.
+ * Cost: as ratelimit_take_all, and two atomic adds and a binary search for each. */
+RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, ratelimit_rule_request *asked,
+                                        size_t count, size_t *binds_or_null);
+
+/* ratelimit_binding  Which of these results counts, as above: for a client that is told of one
+ * limit. 0 if count is 0. */
+RATELIMIT_API size_t ratelimit_binding(const ratelimit_result *res, size_t count);
+
+/* ratelimit_key_join  Two parts as one key that no other two parts make: a, "|", b, then the length
+ * of a, in one byte below 255, or in eight (little-endian) and a byte of 255.
+ *
+ * Returns the key's length; nothing is written if buf_bytes is below that. */
+RATELIMIT_API size_t ratelimit_key_join(const void *a, size_t a_len, const void *b, size_t b_len,
+                                        unsigned char *buf, size_t buf_bytes);
+
+/* ratelimit_address_parse  Reads an IPv4 ("192.0.2.1") or IPv6 ("2001:db8::1", "::ffff:192.0.2.1")
+ * address, strictly: no port, brackets, zone, leading zeros or blanks.
+ *
+ * Returns how many bytes of out it takes, 4 or 16, in network order; 0 if it is no address. */
+RATELIMIT_API size_t ratelimit_address_parse(const char *text, size_t text_len,
+                                             unsigned char out[16]);
+
+enum { RATELIMIT_ADDRESS_KEY_BYTES = 18 };
+
+/* ratelimit_address_key  The network of an address as a key: 4 or 6, the prefix length, the address
+ * with the bits behind the prefix cleared. IPv4 in IPv6 (::ffff:0:0/96) is the IPv4 address.
+ *
+ * address      network order: &sin_addr with 4 bytes, &sin6_addr with 16
+ * bits4, bits6 prefix lengths, up to 32 and 128. Usual: 32 or 24; 64, 56 or 48, for one customer
+ *              has at least a /64
+ *
+ * Returns the key's length, 6 or 18; 0, which no request accepts, if it is no address or prefix. */
+RATELIMIT_API size_t ratelimit_address_key(const void *address, size_t address_bytes,
+                                           unsigned bits4, unsigned bits6,
+                                           unsigned char key[RATELIMIT_ADDRESS_KEY_BYTES]);
+
+/* ---- >>text ---------------------------------------------------------------------------------- */
+
+/* Sets of HTTP fields. */
+enum {
+    RATELIMIT_HTTP_X = 1,           /* X-RateLimit-Limit, -Remaining, -Reset */
+    RATELIMIT_HTTP_RETRY_AFTER = 2, /* Retry-After, on a refusal */
+    RATELIMIT_HTTP_DRAFT = 4,       /* RateLimit-Policy, RateLimit */
+    RATELIMIT_HTTP_ALL = 7
+};
+
+/* ratelimit_http_fields  The answer as HTTP header fields, "Name: value" and CRLF each.
+ *
+ * limit    that was asked; NULL leaves out RateLimit-Policy
+ * sets     of the fields, added up
+ *
+ * Whole seconds, rounded up, from now: -Reset until the bucket is full, 0 too; Retry-After at least
+ * 1. The quota of both sets is the burst. Its policy is "default", `q` is the burst and `w` the
+ * time in which that comes back; `t` is Retry-After on a refusal, else -Reset. Numbers of the draft
+ * end at 999,999,999,999,999. Retry-After is left out where no waiting helps (NEVER, BAD_), the
+ * others where there are no numbers (unlimited; no store decided). With several limits pass the one
+ * that binds. Source: draft-ietf-httpapi-ratelimit-headers-10.
+ *
+ * Returns the length without the NUL. If buf_bytes is not above that, buf is set to "" (if there is
+ * any room) and nothing else is written. 320 bytes are always enough. */
+RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
+                                           const ratelimit_limit *limit, unsigned sets, char *buf,
+                                           size_t buf_bytes);
+
+/* ratelimit_http_status, ratelimit_grpc_status  What to answer: 200 and 0 (OK) if allowed; 429 and
+ * 8 (RESOURCE_EXHAUSTED) if a limit refused; 503 and 14 (UNAVAILABLE) if there was no decision or
+ * no room: STORE_FAILED, FULL, CANCELED; 500 and 13 (INTERNAL) for a mistake in the program: BAD_,
+ * UNSUPPORTED, NULL. */
+RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
+RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
+
+/* ratelimit_metrics  Counters in Prometheus' text format: of the limiter and its rules, and of a
+ * table at now_ns (reads every line of it). Each may be NULL.
+ *
+ * Returns the length without the NUL. If buf_bytes is not above that, buf is "" (what lies behind
+ * its NUL may have changed). Numbers that grow meanwhile may make the next call longer. */
+RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelimit_table *table,
+                                       uint64_t now_ns, char *buf, size_t buf_bytes);
+
+/* ratelimit_top_entry  One of the keys refused most. */
+typedef struct ratelimit_top_entry {
+    uint64_t refused; /* of this key, at most */
+    uint64_t error;   /* at least refused - error are really its own */
+    uint64_t hash;    /* of the whole key */
+    uint32_t key_len; /* of the whole key; key holds its first bytes */
+    unsigned char key[36];
+} ratelimit_top_entry;
+
+/* ratelimit_top  The keys refused most, in a few entries of yours (space-saving, Metwally et al.).
+ * Zero the entries, set both fields, give ratelimit_top_hook and the top to a limiter as hook and
+ * hook_self (or call it from your own hook). Under rules a key is the bucket's name. */
+typedef struct ratelimit_top {
+    ratelimit_top_entry *entries;
+    size_t count;
+    uint64_t seed[2]; /* of the hash: random, if keys come from outside */
+    uint32_t lock;    /* 0 */
+} ratelimit_top;
+
+/* ratelimit_top_hook  Counts a decision that refused, also one that shadow let through. Threads:
+ * any. Cost: all entries are looked at; a decision that allowed costs nothing. */
+RATELIMIT_API void ratelimit_top_hook(void *top, const ratelimit_request *req,
+                                      const ratelimit_result *res);
+
+/* ratelimit_top_read  Copies the most refused first, at most max; returns how many. Of N refusals a
+ * key with more than N / count of them is among the entries for certain, and no error is above
+ * N / count. Threads: any. */
+RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry *out, size_t max);
+
+/* RATELIMIT_LOG  At one place in a program, does something at most so often, and says how often it
+ * was held back since it was last done:
+ *
+ *     RATELIMIT_LOG(RATELIMIT_LIMIT(10, 5 * RATELIMIT_SECOND, 10), missed,
+ *                   fprintf(stderr, "disk slow (and %u more)\n", (unsigned)missed));
+ *
+ * limit    a constant initialiser of a ratelimit_limit
+ * missed   a name: a uint32_t for the statement that follows
+ *
+ * Threads: any. With RATELIMIT_NO_LOG the statement is compiled, but never done: it costs nothing.
+ * The time is RATELIMIT_LOG_NOW, an option: ratelimit_clock_ns(). */
+#  if defined(RATELIMIT_NO_LOG)
+#    define RATELIMIT_LOG(limit, missed, ...)                                                      \
+      do {                                                                                         \
+        if (0) {                                                                                   \
+          uint32_t missed = 0;                                                                     \
+          (void)missed;                                                                            \
+          __VA_ARGS__;                                                                             \
+        }                                                                                          \
+      } while (0)
+#  else
+#    if !defined(RATELIMIT_LOG_NOW)
+#      define RATELIMIT_LOG_NOW ratelimit_clock_ns()
+#    endif
+#    define RATELIMIT_LOG(limit, missed, ...)                                                      \
+      do {                                                                                         \
+        static const ratelimit_limit ratelimit_log_limit = limit;                                  \
+        static ratelimit_log ratelimit_log_here;                                                   \
+        uint32_t missed = 0;                                                                       \
+        if (ratelimit_log_pass(&ratelimit_log_here, &ratelimit_log_limit, RATELIMIT_LOG_NOW,       \
+                               &missed)) {                                                         \
+          __VA_ARGS__;                                                                             \
+        }                                                                                          \
+      } while (0)
+#  endif
+
+/* ratelimit_log, ratelimit_log_pass  What the macro does: true if it may be logged now, and in
+ * *missed how often that was false since. Zero the log first. Threads: any, as
+ * ratelimit_bucket_take_shared. */
+typedef struct ratelimit_log {
+    ratelimit_bucket bucket;
+    uint32_t missed;
+} ratelimit_log;
+RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
+                                      uint64_t now_ns, uint32_t *missed);
+
+/* ratelimit_ticks  Makes 64-bit ns of a counter that wraps. Zeroed, it starts at tick 0. */
+typedef struct ratelimit_ticks {
+    uint64_t ns, rest; /* rest: in 1/hz ns */
+    uint32_t last;
+} ratelimit_ticks;
+
+/* ratelimit_ticks_ns  The time at this reading: exact to the ns, rounded down, for 584 years.
+ *
+ * ticks    the counter; for one that counts down (SysTick), 0u - counter
+ * bits     of the counter, 1 to 32; it must run through all of them before it wraps
+ * hz       1 to 2^62, always the same
+ *
+ * RATELIMIT_FOREVER for bits or hz out of range. Call it at least once per turn of the counter, in
+ * the order of the readings. Threads: one caller at a time. */
+RATELIMIT_API uint64_t ratelimit_ticks_ns(ratelimit_ticks *t, uint32_t ticks, unsigned bits,
+                                          uint64_t hz);
+
 /* ---- private: what the macros above need; not for use ---------------------------------------- */
 
 enum {
@@ -703,6 +1085,11 @@ enum {
     RATELIMIT_PRIV_RAW
 };
 enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
+enum {
+    RATELIMIT_PRIV_RULES_BYTES = 48,
+    RATELIMIT_PRIV_ENTRY_BYTES = 212,
+    RATELIMIT_PRIV_TALLY_BYTES = 40
+};
 
 /* Lines for max_keys keys: two places for each, in blocks of equal size of at most 8 lines. */
 #  define RATELIMIT_PRIV_WANT(keys)    ((keys) / 3u * 2u + ((keys) % 3u * 2u + 2u) / 3u)
@@ -717,7 +1104,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * that the limit stays RAW and is made anew, properly, at each call. */
 #  define RATELIMIT_PRIV_MAX        UINT64_C(0x4000000000000000) /* 2^62: the longest window */
 #  define RATELIMIT_PRIV_PARTS      UINT64_C(0x1000000)          /* 2^24: the most parts of a ns */
-#  define RATELIMIT_PRIV_NZ(x)      ((x) ? (x) : 1)
+#  define RATELIMIT_PRIV_NZ(x)      ((x) != 0 ? (x) : 1)
 #  define RATELIMIT_PRIV_Q(t, p)    ((p) / RATELIMIT_PRIV_NZ(t))
 #  define RATELIMIT_PRIV_R(t, p)    ((t) > RATELIMIT_PRIV_PARTS ? 0 : (p) % RATELIMIT_PRIV_NZ(t))
 #  define RATELIMIT_PRIV_D(t, p)    (RATELIMIT_PRIV_R(t, p) ? (t) : 1)
@@ -727,7 +1114,8 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_WR(t, p, b) /* and its parts */                                           \
     ((b) % RATELIMIT_PRIV_D(t, p) * RATELIMIT_PRIV_R(t, p) % RATELIMIT_PRIV_D(t, p))
 #  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
-    ((t) && (p) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) <= RATELIMIT_PRIV_MAX &&     \
+    ((t) != 0 && (p) != 0 && (b) != 0 && (t) <= INT64_MAX && (b) <= INT64_MAX &&                   \
+     (p) <= RATELIMIT_PRIV_MAX &&                                                                  \
      (!RATELIMIT_PRIV_Q(t, p) ||                                                                   \
       (b) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ(RATELIMIT_PRIV_Q(t, p))) &&                    \
      RATELIMIT_PRIV_W(t, p, b) + (RATELIMIT_PRIV_WR(t, p, b) != 0) <= RATELIMIT_PRIV_MAX)
@@ -3490,7 +3878,724 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
     return store;
 }
 
-/* ---- >>implementation: limiter --------------------------------------------------------------- */
+/* ---- >>implementation: tier ---------------------------------------------------------------------
+
+   Two entries per key in the tier's table, apart from buckets by their kind:
+
+   known   the debt that the store last told, reckoned from when it was asked. Others only add to
+           it, so it is a lower bound, and what it refuses the store would refuse, too. For a bucket
+           it is one, as the table keeps it. A fixed window ends by the store's clock, not by ours:
+           there it is the end in our time, and what remained.
+   lease   when the store last answered for the key; the tokens taken and not yet served; how many
+           to ask for next; the limit it all belongs to. Gone when its time is over.
+
+   While the store fails, a third: the local bucket, of the usual kind. All three are in one block.
+
+   A lease has one owner at a time. Who wants more takes what is left out of it and marks it ASKING;
+   what comes of the store's answer is put back only into the very entry that was marked (turn). So
+   there is never more than one lease, and a reset or block meanwhile drops it. Others, while it is
+   marked, ask for themselves. Nothing is ever refunded on its own account: a refund could undo
+   another node's block or reset. What is left over counts towards the next take of the key; what
+   nobody asks for expires. */
+
+#  define RATELIMIT_PRIV_KNOWN_KIND UINT32_C(0x85EBCA6B)
+#  define RATELIMIT_PRIV_LEASE_KIND UINT32_C(0xC2B2AE35)
+
+enum { RATELIMIT_PRIV_TIER_BATCH = 32 };
+
+/* Where a key's entries may be. block is NULL where the tier has no part in a request. */
+typedef struct ratelimit_priv_keyed {
+    ratelimit_priv_place known, lease;
+} ratelimit_priv_keyed;
+
+/* An entry as it was read: only what still is the same is replaced. */
+typedef struct ratelimit_priv_kept {
+    ratelimit_priv_line *line;
+    uint32_t seq, slot;
+    ratelimit_bucket b;
+} ratelimit_priv_kept;
+
+/* A lease, unpacked. In the bucket: full_ns is at + tier's keep; of rest, bits 0-23 left, 24-49 id,
+ * 50 none (so it is never taken for one in flight), 51 asking, 53-57 size, 58-63 turn. */
+typedef struct ratelimit_priv_lease {
+    uint64_t age;        /* ns since the store answered, or RATELIMIT_FOREVER */
+    uint32_t left;       /* tokens */
+    uint32_t size, turn; /* the next lease is of 2^size tokens */
+    uint32_t id;         /* of the limit */
+    bool asking;
+} ratelimit_priv_lease;
+
+/* A request that goes to the store, and what the tier has at stake. */
+typedef struct ratelimit_priv_errand {
+    ratelimit_priv_keyed at;
+    const ratelimit_request *req;
+    ratelimit_result *res;
+    uint64_t held; /* tokens taken out of the lease */
+    uint32_t size, turn;
+    bool marked; /* the lease is marked ASKING for us */
+    bool netted; /* asked for other than req says: for what is missing, or for a lease */
+} ratelimit_priv_errand;
+
+static inline uint64_t ratelimit_priv_or(uint64_t option, uint64_t otherwise)
+{
+    option = option ? option : otherwise;
+    return option < RATELIMIT_PRIV_MAX ? option : RATELIMIT_PRIV_MAX;
+}
+
+static inline uint64_t ratelimit_priv_trust(const ratelimit_tier *tier)
+{
+    return ratelimit_priv_or(tier->trust_ns, RATELIMIT_SECOND);
+}
+
+static inline uint64_t ratelimit_priv_lease_ns(const ratelimit_tier *tier)
+{
+    return ratelimit_priv_or(tier->lease_ns, RATELIMIT_SECOND);
+}
+
+/* For how long a lease entry is of use. */
+static inline uint64_t ratelimit_priv_keep(const ratelimit_tier *tier)
+{
+    uint64_t trust = ratelimit_priv_trust(tier), lease = ratelimit_priv_lease_ns(tier);
+    return trust > lease ? trust : lease;
+}
+
+/* NULL if there is none. */
+static ratelimit_clock ratelimit_priv_tier_clock(const ratelimit_tier *tier)
+{
+    return tier->clock ? tier->clock : RATELIMIT_PRIV_PLATFORM_CLOCK;
+}
+
+static uint64_t ratelimit_priv_tier_now(const ratelimit_tier *tier)
+{
+    return ratelimit_priv_tier_clock(tier)(tier->clock_self);
+}
+
+static ratelimit_priv_keyed ratelimit_priv_keyed_at(const ratelimit_table *t,
+                                                    const ratelimit_request *q)
+{
+    ratelimit_priv_keyed at;
+    at.lease = ratelimit_priv_locate(t, q->key, q->key_len, RATELIMIT_PRIV_LEASE_KIND);
+    at.known = at.lease;
+    at.known.tag ^= RATELIMIT_PRIV_LEASE_KIND ^ RATELIMIT_PRIV_KNOWN_KIND;
+    at.known.tag += at.known.tag == 0;
+    at.known.home = (uint32_t)((uint64_t)at.known.tag * t->lines >> 32);
+    return at;
+}
+
+/* ---- entries */
+
+/* Reads an entry. False if there is none, or it changes all the time, which costs a call. */
+static bool ratelimit_priv_kept_read(const ratelimit_table *t, const ratelimit_priv_place *at,
+                                     ratelimit_priv_kept *e)
+{
+#  if defined(RATELIMIT_LOCK)
+    ratelimit_priv_slot_ref ref;
+    uint32_t word[RATELIMIT_PRIV_BLOCK];
+    bool found;
+    ratelimit_priv_lock_block(at->block, t->lines, word);
+    found = ratelimit_priv_find(t, at, &ref);
+    if (found)
+        e->b = ref.old;
+    ratelimit_priv_unlock_block(t, at->block, word);
+    return found;
+#  else
+    uint32_t i = 0, tries = 0, index = at->home;
+    while (i < t->lines && tries < 100) {
+        e->line = &at->block[index];
+        e->seq = ratelimit_priv_load32(&e->line->lock);
+        e->slot = ratelimit_priv_slot(e->line, at->tag);
+        if (e->slot == 3) {
+            index = ratelimit_priv_next(t, index);
+            i++;
+            continue;
+        }
+        e->b = ratelimit_priv_fetch(&e->line->bucket[e->slot]);
+        if (!(e->seq & 1) && ratelimit_priv_load32(&e->line->lock) == e->seq)
+            return true;
+        ratelimit_priv_relax();
+        tries++;
+    }
+    return false;
+#  endif
+}
+
+/* Replaces it, unless it changed since it was read. */
+static bool ratelimit_priv_kept_swap(const ratelimit_table *t, const ratelimit_priv_place *at,
+                                     const ratelimit_priv_kept *e, const ratelimit_bucket *b)
+{
+#  if defined(RATELIMIT_LOCK)
+    ratelimit_priv_slot_ref ref;
+    uint32_t word[RATELIMIT_PRIV_BLOCK];
+    bool same;
+    ratelimit_priv_lock_block(at->block, t->lines, word);
+    same = ratelimit_priv_find(t, at, &ref) && ratelimit_priv_same(&ref.old, &e->b);
+    if (same)
+        ratelimit_priv_write(&ref, at->tag, b);
+    ratelimit_priv_unlock_block(t, at->block, word);
+    return same;
+#  else
+    (void)t, (void)at;
+    return ratelimit_priv_commit(e->line, e->seq, e->slot, b);
+#  endif
+}
+
+/* In a locked block: writes an entry, into a place of its own if there is none yet. Without room it
+ * is not kept. */
+static void ratelimit_priv_kept_put(ratelimit_table *t, const ratelimit_priv_place *at,
+                                    const ratelimit_bucket *b, uint64_t now)
+{
+    ratelimit_priv_slot_ref ref;
+    uint64_t debt = 0;
+    if (!ratelimit_priv_find(t, at, &ref)) {
+        if (!b->rest || !ratelimit_priv_choose(t, at, now, &ref, &debt) ||
+            (debt && t->when_full > RATELIMIT_EVICT_LAST_SEEN))
+            return;
+        if (debt)
+            ratelimit_priv_add64(&t->evicted, 1);
+    }
+    ratelimit_priv_write(&ref, at->tag, b);
+}
+
+/* ---- what is known of a key */
+
+static uint32_t ratelimit_priv_limit_id(const ratelimit_limit *l)
+{
+    uint64_t mix = (l->burst ^ (uint64_t)l->code << 32) * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint32_t)((mix ^ l->code) >> 38);
+}
+
+static ratelimit_priv_lease ratelimit_priv_lease_read(const ratelimit_tier *tier,
+                                                      const ratelimit_bucket *b, uint64_t now)
+{
+    ratelimit_priv_lease lease;
+    lease.age = now + ratelimit_priv_keep(tier) - b->full_ns;
+    if (!b->rest || lease.age > RATELIMIT_PRIV_LONG) /* none, or the clock went back */
+        lease.age = RATELIMIT_FOREVER;
+    lease.left = (uint32_t)b->rest & 0xffffff;
+    lease.id = (uint32_t)(b->rest >> 24) & 0x3ffffff;
+    lease.asking = (b->rest >> 51 & 1) != 0;
+    lease.size = (uint32_t)(b->rest >> 53) & 31;
+    lease.turn = (uint32_t)(b->rest >> 58);
+    return lease;
+}
+
+/* age is 0 for an answer of now, keep for one too old for anything. */
+static ratelimit_bucket ratelimit_priv_lease_save(const ratelimit_tier *tier,
+                                                  const ratelimit_priv_lease *lease, uint64_t now)
+{
+    ratelimit_bucket b;
+    b.full_ns = now + (ratelimit_priv_keep(tier) - lease->age);
+    b.rest = lease->left | (uint64_t)lease->id << 24 | (uint64_t)lease->asking << 51 |
+             (b.full_ns < now ? RATELIMIT_PRIV_TOP : 0) | (uint64_t)lease->size << 53 |
+             (uint64_t)(lease->turn & 63) << 58;
+    return b;
+}
+
+/* The tokens of a lease that may be served under l at this moment. */
+static uint64_t ratelimit_priv_lease_left(const ratelimit_tier *tier,
+                                          const ratelimit_priv_lease *lease,
+                                          const ratelimit_limit *l)
+{
+    bool good = !lease->asking && lease->age < ratelimit_priv_lease_ns(tier) &&
+                lease->id == ratelimit_priv_limit_id(l);
+    return good ? lease->left : 0;
+}
+
+/* What the known entry says about n tokens under l; false if nothing. */
+static bool ratelimit_priv_known_read(const ratelimit_bucket *b, const ratelimit_limit *l,
+                                      uint64_t n, uint64_t now, ratelimit_priv_step *s)
+{
+    ratelimit_priv_span room;
+    if (!b->rest || ratelimit_priv_rest_code(b->rest) != (l->code & RATELIMIT_PRIV_REMEMBERED))
+        return false;
+    memset(s, 0, sizeof *s);
+    s->l = l;
+    s->n = n;
+    s->fits = ratelimit_priv_cost(l, n, &s->cost);
+    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
+        s->to_end = ratelimit_priv_debt(b, now);
+        if (s->to_end && (b->rest & 0xffffff)) /* what remained is no fraction of a ns */
+            s->to_end--;
+        if (!s->to_end || s->to_end > l->per_ns ||
+            !ratelimit_priv_cost(l, b->rest & 0xffffff, &room))
+            return false;
+        s->debt = ratelimit_priv_minus(ratelimit_priv_window(l), room, l->parts);
+    } else {
+        s->debt = ratelimit_priv_ahead(b, l, now);
+    }
+    ratelimit_priv_weigh(s);
+    return true;
+}
+
+/* A debt of which only the ns it was rounded up to is known: the least it may be. */
+static ratelimit_priv_span ratelimit_priv_at_least(const ratelimit_limit *l, uint64_t ns)
+{
+    return l->parts > 1 && ns ? ratelimit_priv_span_of(ns - 1, 1) : ratelimit_priv_span_of(ns, 0);
+}
+
+/* The known entry that an answer makes, which refused n tokens or none (n 0); empty if it says
+ * nothing of use. */
+static ratelimit_bucket ratelimit_priv_known_save(const ratelimit_limit *l,
+                                                  const ratelimit_result *r, uint64_t n,
+                                                  uint64_t now)
+{
+    ratelimit_bucket b = {0, 0};
+    ratelimit_priv_step s;
+    memset(&s, 0, sizeof s);
+    s.l = l;
+    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
+        if (r->reset_after_ns == 0 || r->reset_after_ns > l->per_ns || r->remaining > 0xffffff)
+            return b;
+        b.full_ns = now + r->reset_after_ns;
+        b.rest = r->remaining | (uint64_t)(l->code & RATELIMIT_PRIV_REMEMBERED) << 24 |
+                 ratelimit_priv_seen_code(r->reset_after_ns) << 53 |
+                 (b.full_ns < now ? RATELIMIT_PRIV_TOP : 0);
+        return b;
+    }
+    s.debt = ratelimit_priv_at_least(l, r->reset_after_ns);
+    if (n && r->retry_after_ns <= RATELIMIT_PRIV_MAX && ratelimit_priv_cost(l, n, &s.cost)) {
+        ratelimit_priv_span debt = ratelimit_priv_plus(
+            ratelimit_priv_window(l), ratelimit_priv_at_least(l, r->retry_after_ns), l->parts);
+        debt = ratelimit_priv_minus(debt, s.cost, l->parts);
+        if (ratelimit_priv_above(debt, s.debt))
+            s.debt = debt;
+    }
+    ratelimit_priv_save(&s, &b, now);
+    return b;
+}
+
+static void ratelimit_priv_add_left(ratelimit_result *out, uint64_t left)
+{
+    uint64_t room = out->limit > out->remaining ? out->limit - out->remaining : 0;
+    out->remaining += left < room ? left : room;
+}
+
+/* ---- answers without the store */
+
+/* From a lease with left tokens: those asked for, if all are there. */
+static bool ratelimit_priv_serve(ratelimit_tier *tier, const ratelimit_priv_place *at,
+                                 ratelimit_priv_kept *e, const ratelimit_priv_step *s,
+                                 const ratelimit_request *q, uint64_t left, ratelimit_result *out)
+{
+    bool peek = q->op == RATELIMIT_PEEK;
+    uint64_t taken = peek ? 0 : q->n;
+    if (left < q->n || left == 0)
+        return false;
+    if (!peek) {
+        ratelimit_bucket b = e->b;
+        b.rest -= taken;
+        if (!ratelimit_priv_kept_swap(tier->table, at, e, &b))
+            return false;
+    }
+    ratelimit_priv_report(s, RATELIMIT_PEEK, RATELIMIT_OK, out);
+    ratelimit_priv_add_left(out, left - taken);
+    out->taken = taken;
+    out->source = RATELIMIT_FROM_LEASE;
+    return true;
+}
+
+/* From what is known: a refusal. A take asks for what the lease has not. */
+static bool ratelimit_priv_known_refuse(ratelimit_priv_step *s, const ratelimit_request *q,
+                                        uint64_t left, ratelimit_result *out)
+{
+    ratelimit_status status = ratelimit_priv_apply(s, q);
+    if (status == RATELIMIT_OK)
+        return false;
+    ratelimit_priv_report(s, q->op, status, out);
+    ratelimit_priv_add_left(out, left);
+    out->source = RATELIMIT_FROM_REFUSAL_CACHE;
+    return true;
+}
+
+/* The tokens for which the store must be asked, left of them being here. */
+static uint64_t ratelimit_priv_missing(const ratelimit_request *q, const ratelimit_limit *l,
+                                       uint64_t left)
+{
+    uint64_t n = ratelimit_priv_tokens(q);
+    bool nets = q->op == RATELIMIT_TAKE || q->op == RATELIMIT_PEEK;
+    return nets && n > left && n <= l->burst ? n - left : n;
+}
+
+/* Can a request be answered here? */
+static bool ratelimit_priv_local(ratelimit_tier *tier, const ratelimit_priv_keyed *at,
+                                 const ratelimit_limit *l, const ratelimit_request *q, uint64_t now,
+                                 bool leases, ratelimit_result *out)
+{
+    uint32_t tries = 0;
+    for (; q->op <= RATELIMIT_RESERVE && tries < 100; tries++) {
+        ratelimit_priv_kept lease_entry, known;
+        ratelimit_priv_lease lease;
+        ratelimit_priv_step s;
+        uint64_t left;
+        if (!ratelimit_priv_kept_read(tier->table, &at->lease, &lease_entry) ||
+            !ratelimit_priv_kept_read(tier->table, &at->known, &known))
+            return false;
+        lease = ratelimit_priv_lease_read(tier, &lease_entry.b, now);
+        left = leases ? ratelimit_priv_lease_left(tier, &lease, l) : 0;
+        if (!ratelimit_priv_known_read(&known.b, l, ratelimit_priv_missing(q, l, left), now, &s))
+            return false;
+        if (ratelimit_priv_serve(tier, &at->lease, &lease_entry, &s, q, left, out))
+            return true;
+        if (left && (left >= q->n || q->op == RATELIMIT_TAKE_UP_TO)) {
+            if (left < q->n)
+                return false; /* there may be more */
+            continue;         /* another was faster */
+        }
+        return !lease.asking && lease.age < ratelimit_priv_trust(tier) &&
+               lease.id == ratelimit_priv_limit_id(l) &&
+               ratelimit_priv_known_refuse(&s, q, left, out);
+    }
+    return false;
+}
+
+/* ---- before and after the store is asked */
+
+/* Forgets what is known of a key, or its lease, also that of one who is asking for it just now. */
+static void ratelimit_priv_forget(const ratelimit_tier *tier, const ratelimit_priv_place *at,
+                                  bool is_lease, uint64_t now)
+{
+    ratelimit_priv_kept e;
+    uint32_t tries = 100;
+    while (tries-- && ratelimit_priv_kept_read(tier->table, at, &e)) {
+        ratelimit_bucket b = {0, 0};
+        if (is_lease) {
+            ratelimit_priv_lease lease = ratelimit_priv_lease_read(tier, &e.b, now);
+            lease.age = ratelimit_priv_keep(tier);
+            lease.left = 0;
+            lease.asking = false;
+            lease.turn++;
+            b = ratelimit_priv_lease_save(tier, &lease, now);
+        }
+        if (ratelimit_priv_kept_swap(tier->table, at, &e, &b))
+            return;
+    }
+}
+
+/* The largest lease under l, 0 for none. */
+static uint64_t ratelimit_priv_lease_cap(const ratelimit_tier *tier, const ratelimit_limit *l)
+{
+    uint64_t percent = tier->lease_percent < 100 ? tier->lease_percent : 100;
+    uint64_t cap = l->burst / 100 * percent + l->burst % 100 * percent / 100;
+    return cap < 2 ? 0 : cap < 0xffffff ? cap : 0xffffff;
+}
+
+/* The size of the next lease: twice the last if the store was asked within 1/16 of a lease's life,
+ * half of it for each quarter of idleness. */
+static uint32_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
+                                          const ratelimit_priv_lease *lease, uint64_t cap)
+{
+    uint64_t life = ratelimit_priv_lease_ns(tier), idle = lease->age / (life / 4 + 1);
+    if (lease->age <= life / 16)
+        return lease->size + (lease->size < 24 && UINT64_C(1) << lease->size < cap);
+    return idle < lease->size ? lease->size - (uint32_t)idle : 0;
+}
+
+/* The tokens in a lease that count towards a take: in a window, only before its end. */
+static uint64_t ratelimit_priv_lease_held(const ratelimit_tier *tier,
+                                          const ratelimit_priv_keyed *at,
+                                          const ratelimit_priv_lease *lease,
+                                          const ratelimit_limit *l, uint64_t now)
+{
+    uint64_t left = ratelimit_priv_lease_left(tier, lease, l);
+    ratelimit_priv_kept known;
+    ratelimit_priv_step s;
+    if (left && ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW &&
+        !(ratelimit_priv_kept_read(tier->table, &at->known, &known) &&
+          ratelimit_priv_known_read(&known.b, l, 1, now, &s)))
+        left = 0;
+    return left;
+}
+
+/* Takes the lease for us alone until the store has answered. */
+static bool ratelimit_priv_lease_mark(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
+                                      const ratelimit_priv_kept *e, ratelimit_priv_lease lease,
+                                      const ratelimit_limit *l, uint64_t now)
+{
+    ratelimit_bucket b;
+    lease.age = 0;
+    lease.left = 0;
+    lease.asking = true;
+    lease.id = ratelimit_priv_limit_id(l);
+    lease.turn = (lease.turn + 1) & 63;
+    b = ratelimit_priv_lease_save(tier, &lease, now);
+    errand->marked = ratelimit_priv_kept_swap(tier->table, &errand->at.lease, e, &b);
+    if (errand->marked)
+        errand->turn = lease.turn;
+    return errand->marked;
+}
+
+/* Begins an errand: forgets what the request will end (a refund what it may refuse, a block the
+ * lease, a reset both), and reads how the lease stands. */
+static bool ratelimit_priv_errand_start(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
+                                        const ratelimit_request *q, ratelimit_result *out,
+                                        uint64_t now, ratelimit_priv_kept *e,
+                                        ratelimit_priv_lease *lease)
+{
+    errand->req = q;
+    errand->res = out;
+    errand->held = 0;
+    errand->size = 0;
+    errand->turn = 64; /* none */
+    errand->marked = errand->netted = false;
+    if (q->op == RATELIMIT_REFUND || q->op == RATELIMIT_RESET)
+        ratelimit_priv_forget(tier, &errand->at.known, false, now);
+    if (q->op == RATELIMIT_BLOCK || q->op == RATELIMIT_RESET)
+        ratelimit_priv_forget(tier, &errand->at.lease, true, now);
+    if (!ratelimit_priv_kept_read(tier->table, &errand->at.lease, e))
+        return false;
+    *lease = ratelimit_priv_lease_read(tier, &e->b, now);
+    errand->turn = lease->turn;
+    errand->size = lease->size;
+    return true;
+}
+
+/* What to ask the store for: the request itself, or what the lease has not, or a new lease. */
+static void ratelimit_priv_send(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
+                                const ratelimit_request *q, ratelimit_result *out, uint64_t now,
+                                ratelimit_request *ask)
+{
+    ratelimit_limit made;
+    const ratelimit_limit *l = ratelimit_priv_ready(q->limit, &made);
+    uint64_t cap = ratelimit_priv_lease_cap(tier, l), held, want;
+    ratelimit_priv_kept e;
+    ratelimit_priv_lease lease;
+    *ask = *q;
+    if (!ratelimit_priv_errand_start(tier, errand, q, out, now, &e, &lease) || !cap ||
+        q->op > RATELIMIT_PEEK || (q->n > l->burst && q->op != RATELIMIT_TAKE_UP_TO))
+        return;
+    held = ratelimit_priv_lease_held(tier, &errand->at, &lease, l, now);
+    if (q->op == RATELIMIT_PEEK) {
+        ask->n = ratelimit_priv_missing(q, l, held);
+        errand->held = held;
+        errand->netted = true;
+        return;
+    }
+    errand->size = ratelimit_priv_lease_size(tier, &lease, cap);
+    want = UINT64_C(1) << errand->size;
+    want = q->op == RATELIMIT_TAKE_UP_TO ? q->n : want < cap ? want : cap;
+    if ((lease.asking && lease.age <= ratelimit_priv_keep(tier)) || held >= q->n ||
+        (!held && (q->op == RATELIMIT_TAKE_UP_TO || want <= q->n)) ||
+        !ratelimit_priv_lease_mark(tier, errand, &e, lease, l, now))
+        return;
+    errand->held = held;
+    errand->netted = true;
+    if (want > q->n)
+        ask->op = RATELIMIT_TAKE_UP_TO;
+    ask->n = (want > q->n ? want : q->n) - held;
+}
+
+/* Did the window end between two known entries? Their ends are off by the store's delay. */
+static bool ratelimit_priv_turned(const ratelimit_limit *l, const ratelimit_bucket *before,
+                                  const ratelimit_bucket *after)
+{
+    uint64_t moved = after->full_ns - before->full_ns;
+    if (ratelimit_priv_kind(l) != RATELIMIT_PRIV_WINDOW)
+        return false;
+    moved = moved > RATELIMIT_PRIV_LONG ? 0 - moved : moved;
+    return !before->rest || !after->rest || moved > l->per_ns / 2;
+}
+
+/* Keeps what the store said to a request sent at now (*b), and left tokens, fresh of them new. An
+ * answer that was overtaken by a later one says nothing any more; one that came later by a clock
+ * which was set back since does not count. */
+static void ratelimit_priv_note_answer(const ratelimit_tier *tier,
+                                       const ratelimit_priv_errand *errand,
+                                       const ratelimit_limit *l, const ratelimit_bucket *b,
+                                       uint64_t left, uint64_t fresh, uint64_t now)
+{
+    ratelimit_table *t = tier->table;
+    ratelimit_priv_slot_ref ref;
+    ratelimit_bucket known = {0, 0}, old = {0, 0};
+    ratelimit_priv_lease lease;
+    uint64_t at, keep = ratelimit_priv_keep(tier), today = ratelimit_priv_tier_now(tier);
+    uint32_t word[RATELIMIT_PRIV_BLOCK];
+    bool overtaken;
+    ratelimit_priv_lock_block(errand->at.lease.block, t->lines, word);
+    if (ratelimit_priv_find(t, &errand->at.known, &ref))
+        known = ref.old;
+    if (ratelimit_priv_find(t, &errand->at.lease, &ref))
+        old = ref.old;
+    lease = ratelimit_priv_lease_read(tier, &old, now);
+    at = old.full_ns - keep;
+    overtaken = at - now - 1 < keep && today - at <= RATELIMIT_PRIV_LONG && !errand->marked;
+    if (!old.rest || (!overtaken && (errand->turn == lease.turn || errand->turn > 63))) {
+        bool others = lease.asking && lease.age <= keep && !errand->marked;
+        if (!errand->marked)
+            left = ratelimit_priv_lease_left(tier, &lease, l);
+        if (ratelimit_priv_turned(l, &known, b) && left > fresh)
+            left = fresh;
+        if (ratelimit_priv_debt(b, now) > l->window_ns + 1) /* blocked, or charged into debt */
+            left = 0;
+        lease.age = 0;
+        lease.left = (uint32_t)left;
+        lease.size = errand->size;
+        lease.id = ratelimit_priv_limit_id(l);
+        lease.asking = false;
+        old = ratelimit_priv_lease_save(tier, &lease, now);
+        if (!others)
+            ratelimit_priv_kept_put(t, &errand->at.lease, &old, now);
+        ratelimit_priv_kept_put(t, &errand->at.known, b, now);
+    }
+    ratelimit_priv_unlock_block(t, errand->at.lease.block, word);
+}
+
+/* What the store answered to n tokens (as they were sent) is kept, if it tells anything. */
+static void ratelimit_priv_learn(const ratelimit_tier *tier, const ratelimit_priv_errand *errand,
+                                 const ratelimit_limit *l, const ratelimit_result *r, uint64_t n,
+                                 uint64_t left, uint64_t now)
+{
+    bool refused = r->status == RATELIMIT_DENIED || r->status == RATELIMIT_TIMEOUT;
+    ratelimit_bucket b = {0, 0};
+    if (r->status == RATELIMIT_OK || r->status == RATELIMIT_NEVER || refused)
+        b = ratelimit_priv_known_save(l, r, refused ? n : 0, now);
+    else if (!errand->marked)
+        return;
+    ratelimit_priv_note_answer(tier, errand, l, &b, left,
+                               errand->marked && r->allowed ? r->taken : 0, now);
+}
+
+/* The store failed: whether it charged is not known, so a lease that was asked for is gone. */
+static void ratelimit_priv_lease_lose(const ratelimit_tier *tier,
+                                      const ratelimit_priv_errand *errand, uint64_t now)
+{
+    ratelimit_priv_kept e;
+    ratelimit_bucket none = {0, 0};
+    uint32_t tries = 100;
+    while (errand->marked && tries-- &&
+           ratelimit_priv_kept_read(tier->table, &errand->at.lease, &e)) {
+        ratelimit_priv_lease lease = ratelimit_priv_lease_read(tier, &e.b, now);
+        if (!lease.asking || lease.turn != errand->turn ||
+            ratelimit_priv_kept_swap(tier->table, &errand->at.lease, &e, &none))
+            return;
+    }
+}
+
+/* The answer to a take with what the lease held, r being the store's. Returns what is left over. */
+static uint64_t ratelimit_priv_net(const ratelimit_priv_errand *errand, const ratelimit_limit *l,
+                                   const ratelimit_request *ask, const ratelimit_result *r,
+                                   uint64_t now)
+{
+    const ratelimit_request *q = errand->req;
+    ratelimit_result *out = errand->res;
+    uint64_t total = errand->held + (r->allowed ? r->taken : 0), left = total;
+    out->taken = 0;
+    out->allowed = total >= (q->op == RATELIMIT_TAKE ? q->n : 1);
+    if (out->allowed) {
+        out->status = RATELIMIT_OK;
+        out->retry_after_ns = 0;
+        out->taken = total < q->n ? total : q->n;
+        left = total - out->taken;
+    } else if (ask->op != q->op) { /* a lease was asked for; what came, if any, is not enough */
+        ratelimit_bucket b = ratelimit_priv_known_save(l, r, !r->allowed, now);
+        ratelimit_priv_step s;
+        out->status = r->allowed ? RATELIMIT_DENIED : r->status;
+        if (ratelimit_priv_known_read(&b, l, q->n - total, now, &s))
+            out->retry_after_ns = ratelimit_priv_until(&s, s.cost);
+    }
+    ratelimit_priv_add_left(out, left);
+    return left;
+}
+
+/* The store's answer to what was asked becomes the caller's. */
+static void ratelimit_priv_settle(const ratelimit_tier *tier, const ratelimit_priv_errand *errand,
+                                  const ratelimit_request *ask, const ratelimit_result *r,
+                                  uint64_t now)
+{
+    ratelimit_limit made;
+    const ratelimit_limit *l = ratelimit_priv_ready(errand->req->limit, &made);
+    uint64_t left = 0;
+    *errand->res = *r;
+    if (r->status == RATELIMIT_STORE_FAILED) {
+        ratelimit_priv_lease_lose(tier, errand, now);
+        return;
+    }
+    if (errand->marked)
+        left = ratelimit_priv_net(errand, l, ask, r, now);
+    else if (errand->netted)
+        ratelimit_priv_add_left(errand->res, errand->held);
+    ratelimit_priv_learn(tier, errand, l, r, ratelimit_priv_tokens(ask), left, now);
+}
+
+/* ---- a store that fails
+
+   gate is 0 while the store answers. Else it is when to try again, in 2^20 ns. Who finds that this
+   time has come moves it on by the longest cool-down, and with that is the only one to try; what
+   comes of it sets the gate anew. */
+
+static bool ratelimit_priv_gate_swap(uint32_t *gate, uint32_t old, uint32_t value)
+{
+#  if RATELIMIT_PRIV_ATOMIC
+    return ratelimit_priv_swap32(gate, old, value);
+#  else
+    bool same = *gate == old;
+    *gate = same ? value : *gate;
+    return same;
+#  endif
+}
+
+/* The gate's value for a time ns from now. */
+static uint32_t ratelimit_priv_gate_at(uint64_t now, uint64_t ns)
+{
+    uint32_t at = (uint32_t)((now + ns + (UINT64_C(1) << 20) - 1) >> 20);
+    return at + (at == 0);
+}
+
+static uint64_t ratelimit_priv_cool_down_max(const ratelimit_tier *tier)
+{
+    uint64_t most = ratelimit_priv_or(tier->cool_down_max_ns, 5 * RATELIMIT_SECOND);
+    return most < RATELIMIT_HOUR ? most : RATELIMIT_HOUR;
+}
+
+/* How long to leave the store alone after so many failures in a row. */
+static uint64_t ratelimit_priv_cool_down(const ratelimit_tier *tier, uint32_t failures,
+                                         uint64_t now)
+{
+    uint64_t most = ratelimit_priv_cool_down_max(tier);
+    uint64_t pause = ratelimit_priv_or(tier->cool_down_ns, 100 * RATELIMIT_MILLISECOND);
+    uint64_t mix = (now ^ (uint64_t)(uintptr_t)tier) * UINT64_C(0x9E3779B97F4A7C15);
+    while (--failures && pause < most)
+        pause *= 2;
+    pause = pause < most ? pause : most;
+    return pause - (pause >> 17) * (mix >> 48);
+}
+
+/* May the store be asked? *seen is what the gate then holds. */
+static bool ratelimit_priv_gate_pass(ratelimit_tier *tier, uint64_t now, uint32_t *seen)
+{
+    uint64_t most = ratelimit_priv_cool_down_max(tier);
+    uint32_t ahead, next = ratelimit_priv_gate_at(now, most);
+    *seen = ratelimit_priv_load32(&tier->gate);
+    if (*seen == 0)
+        return true;
+    ahead = *seen - (uint32_t)(now >> 20);
+    if (ahead && ahead <= (uint32_t)(most >> 20) + 2) /* else its time has come */
+        return false;
+    if (!ratelimit_priv_gate_swap(&tier->gate, *seen, next))
+        return false;
+    *seen = next;
+    return true;
+}
+
+/* What came of asking. Only the first to fail counts: the others knew no better. */
+static void ratelimit_priv_gate_set(ratelimit_tier *tier, bool failed, uint32_t seen, uint64_t now)
+{
+    uint32_t failures = ratelimit_priv_load32(&tier->failed_in_a_row) + 1, next;
+    if (!failed) {
+        if (failures > 1)
+            ratelimit_priv_store32(&tier->failed_in_a_row, 0);
+        if (ratelimit_priv_load32(&tier->gate))
+            ratelimit_priv_store32(&tier->gate, 0);
+        return;
+    }
+    ratelimit_priv_add64(&tier->counts.failures, 1);
+    failures = failures < 64 ? failures : 64;
+    next = ratelimit_priv_gate_at(now, ratelimit_priv_cool_down(tier, failures, now));
+    if (!ratelimit_priv_gate_swap(&tier->gate, seen, next))
+        return;
+    ratelimit_priv_store32(&tier->failed_in_a_row, failures);
+    if (seen == 0)
+        ratelimit_priv_add64(&tier->counts.outages, 1);
+}
 
 static void ratelimit_priv_ask(const ratelimit_store *store, const ratelimit_request *req,
                                ratelimit_result *res, size_t count, ratelimit_mode mode)
@@ -3500,6 +4605,302 @@ static void ratelimit_priv_ask(const ratelimit_store *store, const ratelimit_req
     else
         store->decide(store->self, req, res, count, mode);
 }
+
+static void ratelimit_priv_tier_ask(ratelimit_tier *tier, const ratelimit_request *req,
+                                    ratelimit_result *res, size_t count, ratelimit_mode mode,
+                                    uint64_t now)
+{
+    size_t i, failed = 0;
+    uint32_t seen;
+    if (!ratelimit_priv_gate_pass(tier, now, &seen)) {
+        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
+        return;
+    }
+    ratelimit_priv_add64(&tier->counts.calls, 1);
+    ratelimit_priv_ask(&tier->store, req, res, count, mode);
+    for (i = 0; i < count; i++)
+        failed += res[i].status == RATELIMIT_STORE_FAILED;
+    ratelimit_priv_add64(&tier->counts.stored, count - failed);
+    if (failed == count)
+        now = ratelimit_priv_tier_now(tier); /* it may have taken long */
+    ratelimit_priv_gate_set(tier, failed == count, seen, now);
+}
+
+/* 1/nodes of a limit. Its interval is nodes times as long and its burst as much smaller, so its
+ * window, and with it a debt, is as long as before. */
+static ratelimit_limit ratelimit_priv_share(const ratelimit_limit *l, uint64_t nodes)
+{
+    uint64_t burst = l->burst / nodes ? l->burst / nodes : 1, per = l->per_ns, tokens = l->tokens;
+    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW)
+        return ratelimit_window_make(burst, per);
+    if (per <= RATELIMIT_PRIV_MAX / nodes)
+        per *= nodes;
+    else
+        tokens = tokens / nodes ? tokens / nodes : 1;
+    return ratelimit_limit_make(tokens, per, burst);
+}
+
+/* The local bucket owes at least what the key is known to owe. */
+static void ratelimit_priv_warm(const ratelimit_tier *tier, const ratelimit_request *q,
+                                const ratelimit_limit *l, const ratelimit_limit *share,
+                                uint64_t now)
+{
+    ratelimit_table *t = tier->table;
+    ratelimit_priv_place at = ratelimit_priv_locate(t, q->key, q->key_len, 0);
+    ratelimit_priv_keyed keyed = ratelimit_priv_keyed_at(t, q);
+    ratelimit_priv_kept known;
+    ratelimit_priv_slot_ref ref;
+    ratelimit_priv_step s;
+    ratelimit_bucket b;
+    uint32_t word[RATELIMIT_PRIV_BLOCK];
+    bool is_window = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+    if (!ratelimit_priv_kept_read(t, &keyed.known, &known) ||
+        (is_window && !ratelimit_priv_known_read(&known.b, l, 1, now, &s)))
+        return;
+    if (!is_window) /* the limit may have changed since */
+        ratelimit_priv_look(&s, &known.b, l, 1, now, RATELIMIT_FOREVER);
+    s.l = share;
+    s.debt.part = 0;
+    s.to_end = is_window ? l->per_ns - now % l->per_ns : 0;
+    ratelimit_priv_save(&s, &b, now);
+    ratelimit_priv_lock_block(at.block, t->lines, word);
+    if (!ratelimit_priv_find(t, &at, &ref) ||
+        ratelimit_priv_debt(&ref.old, now) < ratelimit_priv_debt(&b, now))
+        ratelimit_priv_kept_put(t, &at, &b, now);
+    ratelimit_priv_unlock_block(t, at.block, word);
+}
+
+/* Decides here what the store could not, if the tier is to. share and local have room for count. */
+static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_request *req,
+                                     ratelimit_result *res, size_t count, ratelimit_mode mode,
+                                     uint64_t now, ratelimit_limit *share, ratelimit_request *local)
+{
+    ratelimit_limit made;
+    size_t i;
+    ratelimit_priv_add64(tier->nodes ? &tier->counts.fallback : &tier->counts.failed, count);
+    if (!tier->nodes)
+        return;
+    for (i = 0; i < count; i++) {
+        const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
+        local[i] = req[i];
+        if (!l || ratelimit_priv_kind(l) == RATELIMIT_PRIV_UNLIMITED || !req[i].key ||
+            !req[i].key_len)
+            continue;
+        share[i] = ratelimit_priv_share(l, tier->nodes);
+        local[i].limit = &share[i];
+        ratelimit_priv_warm(tier, &req[i], l, &share[i], now);
+    }
+    ratelimit_table_decide(tier->table, local, res, count, mode, now);
+    for (i = 0; i < count; i++) {
+        res[i].status = RATELIMIT_STORE_FAILED;
+        res[i].source = RATELIMIT_FROM_FALLBACK;
+    }
+}
+
+/* ---- batches */
+
+/* True if *out is settled: a bad request, an unlimited one, or one answered here. Else *at is where
+ * its entries are; its block is NULL if there are none. */
+static bool ratelimit_priv_tier_try(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
+                                    bool leases, ratelimit_priv_keyed *at, ratelimit_result *out)
+{
+    ratelimit_limit made;
+    const ratelimit_limit *l = ratelimit_priv_ready(q->limit, &made);
+    at->lease.block = NULL;
+    if (!q->key || !q->key_len) {
+        ratelimit_priv_answer(out, RATELIMIT_BAD_KEY);
+        return true;
+    }
+    if (ratelimit_priv_settled(q, l, out))
+        return true;
+    *at = ratelimit_priv_keyed_at(tier->table, q);
+    if (!ratelimit_priv_local(tier, at, l, q, now, leases, out))
+        return false;
+    leases = out->source == RATELIMIT_FROM_LEASE;
+    ratelimit_priv_add64(leases ? &tier->counts.leased : &tier->counts.refused, 1);
+    return true;
+}
+
+/* At most a batch. Apart, so that answers from here need little stack. */
+static RATELIMIT_PRIV_APART void ratelimit_priv_tier_batch(ratelimit_tier *tier,
+                                                           const ratelimit_request *req,
+                                                           ratelimit_result *res, size_t count,
+                                                           uint64_t now)
+{
+    ratelimit_priv_errand errand[RATELIMIT_PRIV_TIER_BATCH];
+    ratelimit_request ask[RATELIMIT_PRIV_TIER_BATCH], local;
+    ratelimit_result got[RATELIMIT_PRIV_TIER_BATCH];
+    ratelimit_limit share;
+    size_t i, n = 0;
+    for (i = 0; i < count; i++)
+        if (!ratelimit_priv_tier_try(tier, &req[i], now, true, &errand[n].at, &res[i])) {
+            ratelimit_priv_send(tier, &errand[n], &req[i], &res[i], now, &ask[n]);
+            n++;
+        }
+    if (n)
+        ratelimit_priv_tier_ask(tier, ask, got, n, RATELIMIT_EACH, now);
+    for (i = 0; i < n; i++) {
+        ratelimit_priv_settle(tier, &errand[i], &ask[i], &got[i], now);
+        if (got[i].status == RATELIMIT_STORE_FAILED)
+            ratelimit_priv_fall_back(tier, errand[i].req, errand[i].res, 1, RATELIMIT_EACH, now,
+                                     &share, &local);
+    }
+}
+
+/* All or none: true if a request is known to be refused, so that all are. */
+static bool ratelimit_priv_tier_none(ratelimit_tier *tier, const ratelimit_request *req,
+                                     ratelimit_result *res, size_t count, uint64_t now,
+                                     ratelimit_priv_errand *errand)
+{
+    uint64_t longest = 0;
+    size_t i;
+    bool refused = false, sound = true;
+    for (i = 0; i < count; i++) {
+        if (!ratelimit_priv_tier_try(tier, &req[i], now, false, &errand[i].at, &res[i])) {
+            ratelimit_priv_answer(&res[i], RATELIMIT_OK);
+            res[i].limit = req[i].limit->burst;
+        }
+        sound = sound && (res[i].allowed || res[i].source == RATELIMIT_FROM_REFUSAL_CACHE);
+        refused = refused || !res[i].allowed;
+        longest = res[i].retry_after_ns > longest ? res[i].retry_after_ns : longest;
+    }
+    for (i = 0; refused && i < count; i++) {
+        if (res[i].allowed)
+            res[i].retry_after_ns = longest;
+        res[i].allowed = false;
+        res[i].taken = 0;
+        res[i].source = RATELIMIT_FROM_REFUSAL_CACHE;
+    }
+    return refused && sound;
+}
+
+/* Does the key of number i come earlier in the batch? */
+static bool ratelimit_priv_repeated(const ratelimit_priv_errand *errand, size_t i)
+{
+    size_t j;
+    for (j = 0; j < i; j++)
+        if (errand[j].at.lease.block == errand[i].at.lease.block &&
+            errand[j].at.lease.tag == errand[i].at.lease.tag)
+            return true;
+    return false;
+}
+
+/* The store's answer to all or none. Of a batch that was refused only the refusals tell how things
+ * stand, and of them not those that count what came before them in the batch. */
+static void ratelimit_priv_tier_learn_all(const ratelimit_tier *tier, const ratelimit_request *req,
+                                          const ratelimit_result *res, size_t count, uint64_t now,
+                                          const ratelimit_priv_errand *errand)
+{
+    bool done = true;
+    size_t i;
+    for (i = 0; i < count; i++)
+        done = done && res[i].allowed;
+    for (i = 0; i < count; i++) {
+        ratelimit_limit made;
+        const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
+        if (errand[i].at.lease.block &&
+            (done || (res[i].status != RATELIMIT_OK && !ratelimit_priv_repeated(errand, i))))
+            ratelimit_priv_learn(tier, &errand[i], l, &res[i], ratelimit_priv_tokens(&req[i]), 0,
+                                 now);
+    }
+}
+
+static RATELIMIT_PRIV_APART void ratelimit_priv_tier_all(ratelimit_tier *tier,
+                                                         const ratelimit_request *req,
+                                                         ratelimit_result *res, size_t count,
+                                                         uint64_t now)
+{
+    ratelimit_priv_errand errand[RATELIMIT_MAX_ALL];
+    ratelimit_request local[RATELIMIT_MAX_ALL];
+    ratelimit_limit share[RATELIMIT_MAX_ALL];
+    ratelimit_priv_kept e;
+    ratelimit_priv_lease lease;
+    size_t i;
+    bool failed = false;
+    if (count > RATELIMIT_MAX_ALL) {
+        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+        return;
+    }
+    if (ratelimit_priv_tier_none(tier, req, res, count, now, errand))
+        return;
+    for (i = 0; i < count; i++)
+        if (errand[i].at.lease.block)
+            (void)ratelimit_priv_errand_start(tier, &errand[i], &req[i], &res[i], now, &e, &lease);
+    ratelimit_priv_tier_ask(tier, req, res, count, RATELIMIT_ALL, now);
+    for (i = 0; i < count; i++)
+        failed = failed || res[i].status == RATELIMIT_STORE_FAILED;
+    if (failed)
+        ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL, now, share, local);
+    else
+        ratelimit_priv_tier_learn_all(tier, req, res, count, now, errand);
+}
+
+static void ratelimit_priv_tier_decide(void *self, const ratelimit_request *req,
+                                       ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    ratelimit_tier *tier = (ratelimit_tier *)self;
+    size_t n;
+    if (!res || !count)
+        return;
+    if (!tier || !tier->table || !tier->store.decide || !req ||
+        (mode != RATELIMIT_EACH && mode != RATELIMIT_ALL)) {
+        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+    } else if (!ratelimit_priv_tier_clock(tier)) {
+        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
+    } else if (mode == RATELIMIT_ALL) {
+        ratelimit_priv_tier_all(tier, req, res, count, ratelimit_priv_tier_now(tier));
+    } else if (count == 1) {
+        uint64_t now = ratelimit_priv_tier_now(tier);
+        ratelimit_priv_keyed at;
+        if (!ratelimit_priv_tier_try(tier, req, now, true, &at, res))
+            ratelimit_priv_tier_batch(tier, req, res, 1, now);
+    } else {
+        for (; count; count -= n, req += n, res += n) {
+            n = count < RATELIMIT_PRIV_TIER_BATCH ? count : (size_t)RATELIMIT_PRIV_TIER_BATCH;
+            ratelimit_priv_tier_batch(tier, req, res, n, ratelimit_priv_tier_now(tier));
+        }
+    }
+}
+
+static void ratelimit_priv_tier_close(void *self)
+{
+    ratelimit_tier *tier = (ratelimit_tier *)self;
+    if (tier->store.close)
+        tier->store.close(tier->store.self);
+}
+
+RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier)
+{
+    ratelimit_store store;
+    memset(&store, 0, sizeof store);
+    store.self = tier;
+    store.decide = ratelimit_priv_tier_decide;
+    if (tier) {
+        store.close = ratelimit_priv_tier_close;
+        store.clock = ratelimit_priv_tier_clock(tier);
+        store.clock_self = tier->clock_self;
+    }
+    return store;
+}
+
+RATELIMIT_API void ratelimit_tier_stats(const ratelimit_tier *tier, ratelimit_tier_counts *out)
+{
+    if (!out)
+        return;
+    memset(out, 0, sizeof *out);
+    if (!tier)
+        return;
+    out->stored = ratelimit_priv_load64(&tier->counts.stored);
+    out->leased = ratelimit_priv_load64(&tier->counts.leased);
+    out->refused = ratelimit_priv_load64(&tier->counts.refused);
+    out->fallback = ratelimit_priv_load64(&tier->counts.fallback);
+    out->failed = ratelimit_priv_load64(&tier->counts.failed);
+    out->calls = ratelimit_priv_load64(&tier->counts.calls);
+    out->failures = ratelimit_priv_load64(&tier->counts.failures);
+    out->outages = ratelimit_priv_load64(&tier->counts.outages);
+}
+
+/* ---- >>implementation: limiter --------------------------------------------------------------- */
 
 RATELIMIT_API ratelimit_status ratelimit_init(ratelimit_limiter *l, ratelimit_store store)
 {
@@ -3525,6 +4926,8 @@ static void ratelimit_priv_policy(ratelimit_limiter *l, const ratelimit_request 
         if (res[i].status != RATELIMIT_STORE_FAILED)
             continue;
         ratelimit_priv_add64(&l->counts.failed, n);
+        if (res[i].source != RATELIMIT_FROM_STORE) /* a tier has decided */
+            continue;
         if (l->on_failure == RATELIMIT_FAIL_LOCAL)
             ratelimit_priv_ask(&l->fallback, req + i, res + i, n, mode);
         for (j = i; j < i + n; j++) {
@@ -3559,10 +4962,10 @@ static bool ratelimit_priv_decisions(ratelimit_limiter *l, const ratelimit_reque
 
 /* What becomes of a decision: shadow mode, counters, hook. */
 static bool ratelimit_priv_finish(ratelimit_limiter *l, const ratelimit_request *q,
-                                  ratelimit_result *r)
+                                  ratelimit_result *r, bool shadow)
 {
     bool bad = ratelimit_priv_is_bad(r->status);
-    if (l->shadow && !r->allowed && !bad && q->op <= RATELIMIT_RESERVE &&
+    if (shadow && !r->allowed && !bad && q->op <= RATELIMIT_RESERVE &&
         r->status != RATELIMIT_UNSUPPORTED && r->status != RATELIMIT_CANCELED) {
         r->allowed = true;
         ratelimit_priv_add64(&l->counts.shadow_refused, 1);
@@ -3581,7 +4984,7 @@ static bool ratelimit_priv_limiter(ratelimit_limiter *l, const ratelimit_request
     bool all = ratelimit_priv_decisions(l, req, res, count, mode), able = all;
     size_t i;
     for (i = 0; able && i < count; i++)
-        all = ratelimit_priv_finish(l, &req[i], &res[i]) && all;
+        all = ratelimit_priv_finish(l, &req[i], &res[i], l->shadow) && all;
     return all;
 }
 
@@ -3733,9 +5136,9 @@ static void ratelimit_priv_sit(ratelimit_priv_waiting *w, const ratelimit_reques
     if (ratelimit_priv_sleep_until(w, out->wait_ns))
         return;
     back.op = RATELIMIT_REFUND;
-    if (out->source == RATELIMIT_FROM_FALLBACK)
+    if (out->source == RATELIMIT_FROM_FALLBACK && w->l->on_failure == RATELIMIT_FAIL_LOCAL)
         ratelimit_priv_ask(&w->l->fallback, &back, &spare, 1, RATELIMIT_EACH);
-    else if (out->source != RATELIMIT_FROM_POLICY)
+    else if (out->source < RATELIMIT_FROM_FALLBACK) /* a tier's local bucket keeps it */
         ratelimit_priv_ask(&w->l->store, &back, &spare, 1, RATELIMIT_EACH);
     ratelimit_priv_refuse(out, RATELIMIT_CANCELED);
 }
@@ -3772,7 +5175,7 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
         ratelimit_priv_poll(&w, req, max_wait_ns, out);
     else if (out->allowed && out->wait_ns)
         ratelimit_priv_sit(&w, &q, out);
-    return ratelimit_priv_finish(l, req, out);
+    return ratelimit_priv_finish(l, req, out, l->shadow);
 }
 
 RATELIMIT_API void ratelimit_cancel(ratelimit_limiter *l)
@@ -3805,6 +5208,1240 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
         l->fallback.close(l->fallback.self);
     memset(&l->store, 0, sizeof l->store);
     memset(&l->fallback, 0, sizeof l->fallback);
+}
+
+/* ---- >>implementation: rules --------------------------------------------------------------------
+
+   Head, then a tally per rule, then everything else twice: the rules and the keys with limits of
+   their own, each as entries in no order and an array that puts them in the order of their names.
+   Threads read one side while a change is made to the other ("left-right", Ramalhete and Correia):
+
+       reader   notes the turn, counts itself in there, reads which side is up, looks, counts itself
+                out: no loop, and so never a wait
+       writer   changes the side that is down, puts it up, waits until nobody who might have come
+                before is left: first those of the turn that is about to be used, then, having
+                turned, those of the other. Then it copies the side that is up to the other.
+
+   What a reader wants it copies: it is out again before the decision starts. A rule's tally is
+   found by number; its generation tells whether it is still that rule's. */
+
+typedef struct ratelimit_priv_entry {
+    ratelimit_limit limit;
+    uint32_t tally, generation;
+    uint8_t len, shadow;
+    unsigned char name[134]; /* a rule's, or the name of a bucket */
+} ratelimit_priv_entry;
+
+typedef struct ratelimit_priv_tally {
+    uint64_t allowed, refused, shadow_refused, failed;
+    uint32_t generation, used;
+} ratelimit_priv_tally;
+
+struct ratelimit_rules {
+    uint32_t side, turn; /* their lowest bits count */
+    uint32_t readers[2]; /* by turn */
+    uint32_t writer;     /* a lock */
+    uint32_t most[2];    /* rules, own keys */
+    uint32_t generation;
+    uint32_t count[2][2]; /* by side; rules, own keys */
+};
+
+typedef char ratelimit_priv_check_rules
+    [sizeof(struct ratelimit_rules) == RATELIMIT_PRIV_RULES_BYTES &&
+             sizeof(ratelimit_priv_entry) + sizeof(uint32_t) == RATELIMIT_PRIV_ENTRY_BYTES &&
+             sizeof(ratelimit_priv_tally) == RATELIMIT_PRIV_TALLY_BYTES &&
+             sizeof(((ratelimit_priv_entry *)0)->name) >=
+                 RATELIMIT_RULE_NAME_BYTES - 1 + 1 + RATELIMIT_OWN_KEY_BYTES + 1
+         ? 1
+         : -1];
+
+/* For the turns of readers and writers only one order of all these will do. */
+static inline uint32_t ratelimit_priv_read32(uint32_t *p)
+{
+#  if RATELIMIT_PRIV_ATOMIC && defined(__GNUC__)
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+#  elif RATELIMIT_PRIV_ATOMIC
+    return (uint32_t)_InterlockedExchangeAdd((volatile long *)p, 0);
+#  else
+    return *p;
+#  endif
+}
+
+static inline void ratelimit_priv_add32(uint32_t *p, uint32_t value)
+{
+#  if RATELIMIT_PRIV_ATOMIC && defined(__GNUC__)
+    (void)__atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
+#  elif RATELIMIT_PRIV_ATOMIC
+    (void)_InterlockedExchangeAdd((volatile long *)p, (long)value);
+#  else
+    *p += value;
+#  endif
+}
+
+static uint32_t ratelimit_priv_drain32(uint32_t *p)
+{
+    uint32_t value = ratelimit_priv_load32(p);
+#  if RATELIMIT_PRIV_ATOMIC
+    while (!ratelimit_priv_swap32(p, value, 0))
+        value = ratelimit_priv_load32(p);
+#  else
+    *p = 0;
+#  endif
+    return value;
+}
+
+/* A lock for what is short and seldom; nobody who holds it sleeps. */
+static uint32_t ratelimit_priv_hold(uint32_t *lock)
+{
+    uint32_t word = 0;
+#  if RATELIMIT_PRIV_ATOMIC
+    uint32_t turns = 1000; /* sleep at once: try_lock has spun */
+    while (!ratelimit_priv_try_lock(lock, &word))
+        (void)ratelimit_priv_wait_turn(&turns);
+#  elif defined(RATELIMIT_LOCK)
+    RATELIMIT_LOCK(lock);
+#  endif
+    (void)lock;
+    return word;
+}
+
+static void ratelimit_priv_let_go(uint32_t *lock, uint32_t word)
+{
+#  if RATELIMIT_PRIV_ATOMIC
+    ratelimit_priv_unlock(lock, word);
+#  elif defined(RATELIMIT_UNLOCK)
+    RATELIMIT_UNLOCK(lock);
+#  endif
+    (void)lock;
+    (void)word;
+}
+
+/* In and out of reading; with a lock of the caller's, that lock. */
+static uint32_t ratelimit_priv_enter(ratelimit_rules *r, uint32_t *side)
+{
+    uint32_t turn = ratelimit_priv_read32(&r->turn) & 1;
+#  if RATELIMIT_PRIV_ATOMIC
+    ratelimit_priv_add32(&r->readers[turn], 1);
+#  else
+    (void)ratelimit_priv_hold(&r->writer);
+#  endif
+    *side = ratelimit_priv_read32(&r->side) & 1;
+    return turn;
+}
+
+static void ratelimit_priv_leave(ratelimit_rules *r, uint32_t turn)
+{
+#  if RATELIMIT_PRIV_ATOMIC
+    ratelimit_priv_add32(&r->readers[turn], UINT32_MAX);
+#  else
+    (void)turn;
+    ratelimit_priv_let_go(&r->writer, 0);
+#  endif
+}
+
+/* Puts the other side up and waits until nobody reads the one that was. */
+static void ratelimit_priv_publish(ratelimit_rules *r)
+{
+#  if RATELIMIT_PRIV_ATOMIC
+    uint32_t i, turns = 0;
+    ratelimit_priv_add32(&r->side, 1);
+    for (i = 0; i < 2; i++) {
+        uint32_t next = (r->turn & 1) ^ 1;
+        while (ratelimit_priv_read32(&r->readers[next]))
+            (void)ratelimit_priv_wait_turn(&turns);
+        if (i == 0)
+            ratelimit_priv_add32(&r->turn, 1);
+    }
+#  else
+    (void)ratelimit_priv_hold(&r->writer);
+    r->side++;
+    ratelimit_priv_let_go(&r->writer, 0);
+#  endif
+}
+
+static uint32_t ratelimit_priv_begin(ratelimit_rules *r)
+{
+#  if RATELIMIT_PRIV_ATOMIC
+    return ratelimit_priv_hold(&r->writer);
+#  else
+    (void)r; /* one writer at a time is asked for, and the lock is the readers' */
+    return 0;
+#  endif
+}
+
+static void ratelimit_priv_end(ratelimit_rules *r, uint32_t word)
+{
+#  if RATELIMIT_PRIV_ATOMIC
+    ratelimit_priv_let_go(&r->writer, word);
+#  endif
+    (void)r;
+    (void)word;
+}
+
+/* Names in order: the rules, or the own keys, of a side. */
+typedef struct ratelimit_priv_names {
+    ratelimit_priv_entry *entries;
+    uint32_t *order, *count, most;
+} ratelimit_priv_names;
+
+static ratelimit_priv_tally *ratelimit_priv_tallies(ratelimit_rules *r)
+{
+    return (ratelimit_priv_tally *)(void *)(r + 1);
+}
+
+static ratelimit_priv_names ratelimit_priv_names_of(ratelimit_rules *r, uint32_t side, unsigned own)
+{
+    ratelimit_priv_entry *all =
+        (ratelimit_priv_entry *)(void *)(ratelimit_priv_tallies(r) + r->most[0]);
+    uint32_t *orders = (uint32_t *)(void *)(all + 2 * ((size_t)r->most[0] + r->most[1]));
+    size_t skip = side * (size_t)r->most[own] + (own ? 2 * (size_t)r->most[0] : 0);
+    ratelimit_priv_names n;
+    n.entries = all + skip;
+    n.order = orders + skip;
+    n.count = &r->count[side][own];
+    n.most = r->most[own];
+    return n;
+}
+
+static int ratelimit_priv_compare(const unsigned char *a, size_t a_len, const unsigned char *b,
+                                  size_t b_len)
+{
+    size_t i;
+    for (i = 0; i < a_len && i < b_len; i++)
+        if (a[i] != b[i])
+            return a[i] < b[i] ? -1 : 1;
+    return a_len < b_len ? -1 : a_len > b_len;
+}
+
+/* The entry of that name, or NULL; *place is where it stands in order, or would stand. */
+static ratelimit_priv_entry *ratelimit_priv_seek(const ratelimit_priv_names *n, const void *name,
+                                                 size_t len, uint32_t *place)
+{
+    uint32_t low = 0, high = *n->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        ratelimit_priv_entry *e = &n->entries[n->order[middle]];
+        int way = ratelimit_priv_compare((const unsigned char *)name, len, e->name, e->len);
+        if (way == 0) {
+            *place = middle;
+            return e;
+        }
+        if (way < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *place = low;
+    return NULL;
+}
+
+static ratelimit_priv_entry *ratelimit_priv_insert(const ratelimit_priv_names *n, const void *name,
+                                                   size_t len, uint32_t place)
+{
+    uint32_t at = (*n->count)++;
+    ratelimit_priv_entry *e = &n->entries[at];
+    memmove(n->order + place + 1, n->order + place, (at - place) * sizeof *n->order);
+    n->order[place] = at;
+    memset(e, 0, sizeof *e);
+    memcpy(e->name, name, len);
+    e->len = (uint8_t)len;
+    return e;
+}
+
+/* The last entry moves into the gap. */
+static void ratelimit_priv_remove(const ratelimit_priv_names *n, uint32_t place)
+{
+    uint32_t gap = n->order[place], last = --*n->count, i;
+    memmove(n->order + place, n->order + place + 1, (last - place) * sizeof *n->order);
+    n->entries[gap] = n->entries[last];
+    for (i = 0; i < last; i++)
+        if (n->order[i] == last)
+            n->order[i] = gap;
+}
+
+/* The side that is up, onto the other. */
+static void ratelimit_priv_mirror(ratelimit_rules *r)
+{
+    uint32_t side = r->side & 1;
+    unsigned own;
+    for (own = 0; own < 2; own++) {
+        ratelimit_priv_names up = ratelimit_priv_names_of(r, side, own);
+        ratelimit_priv_names down = ratelimit_priv_names_of(r, side ^ 1, own);
+        *down.count = *up.count;
+        memcpy(down.entries, up.entries, *up.count * sizeof *up.entries);
+        memcpy(down.order, up.order, *up.count * sizeof *up.order);
+    }
+}
+
+RATELIMIT_API ratelimit_status ratelimit_rules_init(ratelimit_rules **out, void *memory,
+                                                    size_t bytes, size_t max_rules, size_t max_own)
+{
+    size_t skip = (size_t)(-(uintptr_t)memory & 7u);
+    ratelimit_rules *r;
+    uint64_t need;
+    if (!out || !memory || !max_rules || max_rules > 1u << 24 || max_own > 1u << 24)
+        return RATELIMIT_BAD_ARGUMENT;
+    need = RATELIMIT_PRIV_RULES_BYTES + skip + (uint64_t)max_rules * RATELIMIT_PRIV_TALLY_BYTES +
+           ((uint64_t)max_rules + max_own) * (2 * RATELIMIT_PRIV_ENTRY_BYTES);
+    if (bytes < need)
+        return RATELIMIT_NO_MEMORY;
+    r = (ratelimit_rules *)(void *)((unsigned char *)memory + skip);
+    memset(r, 0, sizeof *r);
+    r->most[0] = (uint32_t)max_rules;
+    r->most[1] = (uint32_t)max_own;
+    memset(ratelimit_priv_tallies(r), 0, max_rules * sizeof(ratelimit_priv_tally));
+    *out = r;
+    return RATELIMIT_OK;
+}
+
+/* A text being loaded. */
+typedef struct ratelimit_priv_loading {
+    ratelimit_priv_names into;
+    const char *line; /* its first byte */
+    ratelimit_fault fault;
+} ratelimit_priv_loading;
+
+static bool ratelimit_priv_is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+static const char *ratelimit_priv_skip_blanks(const char *at, const char *end)
+{
+    while (at != end && ratelimit_priv_is_blank(*at))
+        at++;
+    return at;
+}
+
+static const char *ratelimit_priv_trim(const char *begin, const char *end)
+{
+    while (end != begin && ratelimit_priv_is_blank(end[-1]))
+        end--;
+    return end;
+}
+
+#  if defined(RATELIMIT_NO_TEXT)
+#    define RATELIMIT_PRIV_SAY(words) ""
+#  else
+#    define RATELIMIT_PRIV_SAY(words) words
+#  endif
+
+static ratelimit_status ratelimit_priv_wrong(ratelimit_priv_loading *g, const char *at,
+                                             ratelimit_status status, const char *what)
+{
+    g->fault.column = (size_t)(at - g->line) + 1;
+    g->fault.what = what;
+    return status;
+}
+
+/* Past a name, or NULL and a fault. */
+static const char *ratelimit_priv_read_name(ratelimit_priv_loading *g, const char *at,
+                                            const char *end)
+{
+    const char *name = at;
+    for (; at != end && !ratelimit_priv_is_blank(*at); at++) {
+        if ((unsigned char)*at < ' ' || *at == 127) {
+            ratelimit_priv_wrong(g, at, RATELIMIT_SYNTAX,
+                                 RATELIMIT_PRIV_SAY("a control character in a name"));
+            return NULL;
+        }
+        if (at - name == RATELIMIT_RULE_NAME_BYTES - 1) {
+            ratelimit_priv_wrong(g, at, RATELIMIT_SYNTAX, RATELIMIT_PRIV_SAY("a name too long"));
+            return NULL;
+        }
+    }
+    return at;
+}
+
+/* Where what is to be read of a line ends: before its comment and the blanks before that. */
+static const char *ratelimit_priv_uncomment(const char *at, const char *end)
+{
+    const char *to = at;
+    while (to != end && !(*to == '#' && (to == at || ratelimit_priv_is_blank(to[-1]))))
+        to++;
+    return ratelimit_priv_trim(at, to);
+}
+
+/* The limit from at to end, and whether "shadow" stands behind it. */
+static ratelimit_status ratelimit_priv_read_rule(ratelimit_priv_loading *g, const char *at,
+                                                 const char *end, ratelimit_priv_entry *e)
+{
+    ratelimit_priv_text word;
+    ratelimit_status status;
+    size_t wrong;
+    memset(&word, 0, sizeof word);
+    word.at = end - at >= 6 ? end - 6 : end;
+    word.end = end;
+    if (ratelimit_priv_word(&word, "shadow") &&
+        (end - at == 6 || ratelimit_priv_is_blank(end[-7]))) {
+        e->shadow = 1;
+        end = ratelimit_priv_trim(at, end - 6);
+    }
+    if (at == end)
+        return ratelimit_priv_wrong(g, at, RATELIMIT_SYNTAX,
+                                    RATELIMIT_PRIV_SAY("a name without a limit"));
+    status = ratelimit_limit_parse_n(&e->limit, at, (size_t)(end - at), &wrong);
+    if (status == RATELIMIT_OK)
+        return status;
+    return ratelimit_priv_wrong(g, at + wrong, status,
+                                status == RATELIMIT_SYNTAX
+                                    ? RATELIMIT_PRIV_SAY("not a limit")
+                                    : RATELIMIT_PRIV_SAY("a number that does not fit"));
+}
+
+static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, const char *end)
+{
+    const char *name = ratelimit_priv_skip_blanks(g->line, end), *at;
+    uint32_t place;
+    if (name == end || *name == '#')
+        return RATELIMIT_OK;
+    at = ratelimit_priv_read_name(g, name, end);
+    if (!at)
+        return RATELIMIT_SYNTAX;
+    if (ratelimit_priv_seek(&g->into, name, (size_t)(at - name), &place))
+        return ratelimit_priv_wrong(g, name, RATELIMIT_SYNTAX,
+                                    RATELIMIT_PRIV_SAY("a name that was there before"));
+    if (*g->into.count == g->into.most)
+        return ratelimit_priv_wrong(g, name, RATELIMIT_NO_MEMORY,
+                                    RATELIMIT_PRIV_SAY("more rules than there is room for"));
+    end = ratelimit_priv_uncomment(name, end);
+    return ratelimit_priv_read_rule(
+        g, at < end ? ratelimit_priv_skip_blanks(at, end) : end, end,
+        ratelimit_priv_insert(&g->into, name, (size_t)(at - name), place));
+}
+
+static ratelimit_status ratelimit_priv_load_text(ratelimit_priv_loading *g, const char *text,
+                                                 size_t text_len)
+{
+    const char *at = text, *stop = text + text_len;
+    ratelimit_status status = RATELIMIT_OK;
+    if (text_len >= 3 && (unsigned char)at[0] == 0xEF && (unsigned char)at[1] == 0xBB &&
+        (unsigned char)at[2] == 0xBF)
+        at += 3; /* a byte order mark */
+    while (at != stop && status == RATELIMIT_OK) {
+        const char *end = at;
+        g->line = at;
+        g->fault.line++;
+        while (end != stop && *end != '\n')
+            end++;
+        at = end == stop ? end : end + 1;
+        status = ratelimit_priv_load_line(g, end != g->line && end[-1] == '\r' ? end - 1 : end);
+    }
+    return status;
+}
+
+/* Gives each new rule its tally: the one it had, else one that is free, from 0. */
+static void ratelimit_priv_deal_tallies(ratelimit_rules *r, const ratelimit_priv_names *into,
+                                        const ratelimit_priv_names *from)
+{
+    ratelimit_priv_tally *tallies = ratelimit_priv_tallies(r);
+    uint32_t i, place, unused = 0;
+    for (i = 0; i < r->most[0]; i++)
+        tallies[i].used = 0;
+    for (i = 0; i < *into->count; i++) {
+        ratelimit_priv_entry *e = &into->entries[i];
+        const ratelimit_priv_entry *old = ratelimit_priv_seek(from, e->name, e->len, &place);
+        if (!old)
+            continue;
+        e->tally = old->tally;
+        e->generation = old->generation;
+        tallies[e->tally].used = 1;
+    }
+    for (i = 0; i < *into->count; i++) {
+        ratelimit_priv_entry *e = &into->entries[i];
+        ratelimit_priv_tally *t;
+        if (e->generation)
+            continue;
+        while (tallies[unused].used)
+            unused++;
+        t = &tallies[unused];
+        t->used = 1;
+        r->generation += r->generation == UINT32_MAX ? 2 : 1; /* never 0 */
+        e->tally = unused;
+        e->generation = r->generation;
+        ratelimit_priv_store32(&t->generation, e->generation);
+        ratelimit_priv_store64(&t->allowed, 0);
+        ratelimit_priv_store64(&t->refused, 0);
+        ratelimit_priv_store64(&t->shadow_refused, 0);
+        ratelimit_priv_store64(&t->failed, 0);
+    }
+}
+
+RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, const char *text,
+                                                    size_t text_len, ratelimit_fault *fault_or_null)
+{
+    ratelimit_priv_loading g;
+    ratelimit_status status = RATELIMIT_BAD_ARGUMENT;
+    memset(&g, 0, sizeof g);
+    g.fault.what = "";
+    if (rules && text) {
+        uint32_t word = ratelimit_priv_begin(rules), side = rules->side & 1;
+        ratelimit_priv_names from = ratelimit_priv_names_of(rules, side, 0);
+        g.into = ratelimit_priv_names_of(rules, side ^ 1, 0);
+        *g.into.count = 0;
+        status = ratelimit_priv_load_text(&g, text, text_len);
+        if (status == RATELIMIT_OK) {
+            ratelimit_priv_deal_tallies(rules, &g.into, &from);
+            ratelimit_priv_publish(rules);
+            g.fault.line = 0;
+        }
+        ratelimit_priv_mirror(rules);
+        ratelimit_priv_end(rules, word);
+    }
+    if (fault_or_null)
+        *fault_or_null = g.fault;
+    return status;
+}
+
+/* On the side that is down. */
+static ratelimit_status ratelimit_priv_set_own(const ratelimit_priv_names *into,
+                                               const unsigned char *name, size_t len,
+                                               const ratelimit_limit *limit)
+{
+    uint32_t place;
+    ratelimit_priv_entry *e = ratelimit_priv_seek(into, name, len, &place);
+    if (!limit) {
+        if (e)
+            ratelimit_priv_remove(into, place);
+        return RATELIMIT_OK;
+    }
+    if (!e && *into->count == into->most)
+        return RATELIMIT_NO_MEMORY;
+    if (!e)
+        e = ratelimit_priv_insert(into, name, len, place);
+    e->limit = *limit;
+    return RATELIMIT_OK;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_rules_own(ratelimit_rules *rules, const char *rule,
+                                                   const void *key, size_t key_len,
+                                                   const ratelimit_limit *limit_or_null)
+{
+    unsigned char name[RATELIMIT_RULE_NAME_BYTES + 1 + RATELIMIT_OWN_KEY_BYTES];
+    size_t rule_len = ratelimit_priv_len(rule), len;
+    ratelimit_priv_names into;
+    ratelimit_status status;
+    uint32_t word;
+    if (!rules || !rule_len || rule_len >= RATELIMIT_RULE_NAME_BYTES)
+        return RATELIMIT_BAD_ARGUMENT;
+    if (!key || !key_len || key_len > RATELIMIT_OWN_KEY_BYTES)
+        return RATELIMIT_BAD_KEY;
+    if (limit_or_null && ratelimit_limit_check(limit_or_null) != RATELIMIT_OK)
+        return RATELIMIT_BAD_LIMIT;
+    len = ratelimit_key_join(rule, rule_len, key, key_len, name, sizeof name);
+    word = ratelimit_priv_begin(rules);
+    into = ratelimit_priv_names_of(rules, (rules->side & 1) ^ 1, 1);
+    status = ratelimit_priv_set_own(&into, name, len, limit_or_null);
+    ratelimit_priv_publish(rules);
+    ratelimit_priv_mirror(rules);
+    ratelimit_priv_end(rules, word);
+    return status;
+}
+
+/* Whole, before the first "|", default. */
+static const ratelimit_priv_entry *ratelimit_priv_look_up(const ratelimit_priv_names *n,
+                                                          const char *name, size_t len)
+{
+    uint32_t place;
+    size_t head = 0;
+    const ratelimit_priv_entry *e = ratelimit_priv_seek(n, name, len, &place);
+    while (head < len && name[head] != '|')
+        head++;
+    if (!e && head < len)
+        e = ratelimit_priv_seek(n, name, head, &place);
+    return e ? e : ratelimit_priv_seek(n, "default", 7, &place);
+}
+
+static void ratelimit_priv_show_rule(ratelimit_rules *r, const ratelimit_priv_entry *e,
+                                     ratelimit_rule *out)
+{
+    const ratelimit_priv_tally *t = &ratelimit_priv_tallies(r)[e->tally];
+    memset(out, 0, sizeof *out);
+    memcpy(out->name, e->name, e->len);
+    out->limit = e->limit;
+    out->shadow = e->shadow != 0;
+    out->allowed = ratelimit_priv_load64(&t->allowed);
+    out->refused = ratelimit_priv_load64(&t->refused);
+    out->shadow_refused = ratelimit_priv_load64(&t->shadow_refused);
+    out->failed = ratelimit_priv_load64(&t->failed);
+}
+
+RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name,
+                                        ratelimit_rule *out)
+{
+    const ratelimit_priv_entry *e;
+    ratelimit_priv_names n;
+    uint32_t side, turn;
+    if (!rules || !name || !out)
+        return false;
+    turn = ratelimit_priv_enter(rules, &side);
+    n = ratelimit_priv_names_of(rules, side, 0);
+    e = ratelimit_priv_look_up(&n, name, ratelimit_priv_len(name));
+    if (e)
+        ratelimit_priv_show_rule(rules, e, out);
+    ratelimit_priv_leave(rules, turn);
+    return e != NULL;
+}
+
+RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, ratelimit_rule *out)
+{
+    ratelimit_priv_names n;
+    uint32_t side, turn;
+    bool found;
+    if (!rules || !out)
+        return false;
+    turn = ratelimit_priv_enter(rules, &side);
+    n = ratelimit_priv_names_of(rules, side, 0);
+    found = index < *n.count;
+    if (found)
+        ratelimit_priv_show_rule(rules, &n.entries[n.order[index]], out);
+    ratelimit_priv_leave(rules, turn);
+    return found;
+}
+
+/* Copies what applies to a request out of the rules. */
+static void ratelimit_priv_apply_rules(ratelimit_rules *r, ratelimit_rule_request *a)
+{
+    const ratelimit_request *q = &a->request;
+    const char *name = a->rule ? a->rule : (const char *)q->key;
+    size_t len = a->rule ? ratelimit_priv_len(a->rule) : q->key_len;
+    const ratelimit_priv_entry *rule, *own = NULL;
+    ratelimit_priv_names rules, owns;
+    uint32_t side, turn, place;
+    turn = ratelimit_priv_enter(r, &side);
+    rules = ratelimit_priv_names_of(r, side, 0);
+    owns = ratelimit_priv_names_of(r, side, 1);
+    rule = ratelimit_priv_look_up(&rules, name, len);
+    if (rule) {
+        memcpy(a->name, rule->name, rule->len);
+        a->limit = rule->limit;
+        a->shadow = rule->shadow != 0;
+        a->tally = rule->tally;
+        a->generation = rule->generation;
+        a->bucket_len = ratelimit_key_join(rule->name, rule->len, q->key, q->key_len, a->bucket,
+                                           sizeof a->bucket);
+        if (a->bucket_len > sizeof a->bucket)
+            a->bucket_len = 0; /* BAD_KEY */
+        else
+            own = ratelimit_priv_seek(&owns, a->bucket, a->bucket_len, &place);
+    }
+    if (own) {
+        a->limit = own->limit;
+        a->own = true;
+    }
+    ratelimit_priv_leave(r, turn);
+}
+
+/* Makes the request that the store is asked; under no rule its limit is all zero, BAD_LIMIT. */
+static ratelimit_request ratelimit_priv_rule_request(ratelimit_rules *r, ratelimit_rule_request *a)
+{
+    ratelimit_request q = a->request;
+    memset(&a->limit, 0, sizeof a->limit);
+    memset(a->name, 0, sizeof a->name);
+    a->own = a->shadow = false;
+    a->generation = 0;
+    a->bucket_len = 0;
+    if (q.key && q.key_len) {
+        if (r)
+            ratelimit_priv_apply_rules(r, a);
+        if (!a->generation) { /* let the limit, not the key, be what is wrong */
+            a->bucket[0] = 0;
+            a->bucket_len = 1;
+        }
+    }
+    q.key = a->bucket;
+    q.key_len = a->bucket_len;
+    q.limit = &a->limit;
+    return q;
+}
+
+/* A refusal counts for the rule that refused, not for others of its batch. */
+static void ratelimit_priv_count_rule(ratelimit_rules *r, const ratelimit_rule_request *a)
+{
+    bool ok = a->result.status == RATELIMIT_OK, failed = a->result.status == RATELIMIT_STORE_FAILED;
+    ratelimit_priv_tally *t;
+    if (!a->generation)
+        return;
+    t = &ratelimit_priv_tallies(r)[a->tally];
+    if (ratelimit_priv_load32(&t->generation) != a->generation)
+        return;
+    if (failed)
+        ratelimit_priv_add64(&t->failed, 1);
+    if (a->result.allowed)
+        ratelimit_priv_add64(&t->allowed, 1);
+    if (a->result.allowed && !ok && !failed)
+        ratelimit_priv_add64(&t->shadow_refused, 1);
+    if (!a->result.allowed && !ok && !a->shadow)
+        ratelimit_priv_add64(&t->refused, 1);
+}
+
+/* Requests under rules, sorted into those that can refuse and those that are shadow. */
+typedef struct ratelimit_priv_batch {
+    ratelimit_request req[RATELIMIT_MAX_RULE_REQUESTS];
+    ratelimit_result res[RATELIMIT_MAX_RULE_REQUESTS];
+    size_t of[RATELIMIT_MAX_RULE_REQUESTS]; /* which of the caller's */
+    size_t count, hard;                     /* hard ones come first */
+} ratelimit_priv_batch;
+
+static void ratelimit_priv_sort_batch(ratelimit_priv_batch *b, ratelimit_rules *r,
+                                      ratelimit_rule_request *asked, size_t count)
+{
+    size_t i, soft = count;
+    b->count = count;
+    b->hard = 0;
+    for (i = 0; i < count; i++) {
+        ratelimit_request q = ratelimit_priv_rule_request(r, &asked[i]);
+        size_t to = asked[i].shadow ? --soft : b->hard++;
+        b->req[to] = q;
+        b->of[to] = i;
+    }
+}
+
+/* The hard ones, all or none; then the soft ones, only looked at if these did not pass. */
+static bool ratelimit_priv_decide_batch(ratelimit_limiter *l, ratelimit_priv_batch *b)
+{
+    bool pass = ratelimit_priv_limiter(l, b->req, b->res, b->hard,
+                                       b->hard > 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
+    size_t i;
+    for (i = b->hard; i < b->count; i++) {
+        if (!pass)
+            b->req[i].op = RATELIMIT_PEEK;
+        (void)ratelimit_priv_decisions(l, &b->req[i], &b->res[i], 1, RATELIMIT_EACH);
+        b->res[i].allowed = b->res[i].allowed && pass;
+        pass = ratelimit_priv_finish(l, &b->req[i], &b->res[i], pass) && pass;
+    }
+    return pass;
+}
+
+RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, ratelimit_rule_request *asked,
+                                        size_t count, size_t *binds_or_null)
+{
+    ratelimit_priv_batch b;
+    bool pass;
+    size_t i;
+    if (binds_or_null)
+        *binds_or_null = 0;
+    if (count && (!l || !l->store.decide || !asked || count > RATELIMIT_MAX_RULE_REQUESTS)) {
+        for (i = 0; asked && i < count; i++)
+            ratelimit_priv_answer(&asked[i].result, RATELIMIT_BAD_ARGUMENT);
+        return false;
+    }
+    if (!count)
+        return true;
+    ratelimit_priv_sort_batch(&b, l->rules, asked, count);
+    pass = ratelimit_priv_decide_batch(l, &b);
+    for (i = 0; i < count; i++) {
+        asked[b.of[i]].result = b.res[i];
+        ratelimit_priv_count_rule(l->rules, &asked[b.of[i]]);
+    }
+    if (binds_or_null)
+        *binds_or_null = b.of[ratelimit_binding(b.res, b.hard ? b.hard : count)];
+    return pass;
+}
+
+RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
+                                        const char *rule)
+{
+    ratelimit_rule_request a;
+    memset(&a, 0, sizeof a);
+    a.rule = rule;
+    a.request = ratelimit_priv_take_request(resource, ratelimit_priv_len(resource), NULL, 1);
+    return ratelimit_take_rules(l, &a, 1, NULL);
+}
+
+/* Whether a client is better told of a than of b. */
+static bool ratelimit_priv_binds(const ratelimit_result *a, const ratelimit_result *b)
+{
+    bool a_refused = !a->allowed && a->status != RATELIMIT_OK;
+    bool b_refused = !b->allowed && b->status != RATELIMIT_OK;
+    if (a_refused != b_refused)
+        return a_refused;
+    if (a_refused || a->remaining == b->remaining)
+        return a->retry_after_ns != b->retry_after_ns ? a->retry_after_ns > b->retry_after_ns
+                                                      : a->reset_after_ns > b->reset_after_ns;
+    return a->remaining < b->remaining;
+}
+
+RATELIMIT_API size_t ratelimit_binding(const ratelimit_result *res, size_t count)
+{
+    size_t i, best = 0;
+    for (i = 1; res && i < count; i++)
+        if (ratelimit_priv_binds(&res[i], &res[best]))
+            best = i;
+    return best;
+}
+
+RATELIMIT_API size_t ratelimit_key_join(const void *a, size_t a_len, const void *b, size_t b_len,
+                                        unsigned char *buf, size_t buf_bytes)
+{
+    size_t i, tail = a_len < 255 ? 1 : 9, len = a_len + 1 + b_len + tail;
+    if (!buf || buf_bytes < len)
+        return len;
+    if (a_len)
+        memcpy(buf, a, a_len);
+    buf[a_len] = '|';
+    if (b_len)
+        memcpy(buf + a_len + 1, b, b_len);
+    for (i = 0; i + 1 < tail; i++)
+        buf[len - tail + i] = (unsigned char)((uint64_t)a_len >> (8 * i));
+    buf[len - 1] = (unsigned char)(tail == 1 ? a_len : 255);
+    return len;
+}
+
+static bool ratelimit_priv_ipv4(const char *at, const char *end, unsigned char *out)
+{
+    unsigned i;
+    for (i = 0; i < 4; i++) {
+        const char *from = at;
+        unsigned value = 0;
+        while (at != end && *at >= '0' && *at <= '9' && at - from < 3)
+            value = value * 10 + (unsigned)(*at++ - '0');
+        if (at == from || value > 255 || (*from == '0' && at - from > 1))
+            return false;
+        out[i] = (unsigned char)value;
+        if (i < 3 && (at == end || *at++ != '.'))
+            return false;
+    }
+    return at == end;
+}
+
+static int ratelimit_priv_hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* An IPv6 address being read: len bytes of it, and where "::" stood (17: nowhere). */
+typedef struct ratelimit_priv_ipv6 {
+    const char *at, *end;
+    size_t len, gap;
+} ratelimit_priv_ipv6;
+
+/* One group of 16 bits, or the last two as an IPv4 address. */
+static bool ratelimit_priv_group(ratelimit_priv_ipv6 *x, unsigned char *out)
+{
+    const char *from = x->at;
+    unsigned value = 0;
+    if (x->len <= 12 && ratelimit_priv_ipv4(x->at, x->end, out + x->len)) {
+        x->len += 4;
+        x->at = x->end;
+        return true;
+    }
+    while (x->at != x->end && x->at - from < 4 && ratelimit_priv_hex(*x->at) >= 0)
+        value = value << 4 | (unsigned)ratelimit_priv_hex(*x->at++);
+    if (x->at == from || x->len == 16)
+        return false;
+    out[x->len++] = (unsigned char)(value >> 8);
+    out[x->len++] = (unsigned char)value;
+    return true;
+}
+
+/* What stands behind a group: the end, or colons and then more unless they are two. */
+static bool ratelimit_priv_colons(ratelimit_priv_ipv6 *x)
+{
+    if (x->at == x->end)
+        return true;
+    if (*x->at++ != ':' || x->at == x->end)
+        return false;
+    if (*x->at != ':')
+        return true;
+    if (x->gap != 17)
+        return false;
+    x->gap = x->len;
+    x->at++;
+    return true;
+}
+
+static bool ratelimit_priv_parse_ipv6(const char *at, const char *end, unsigned char *out)
+{
+    ratelimit_priv_ipv6 x;
+    x.at = at;
+    x.end = end;
+    x.len = 0;
+    x.gap = 17;
+    if (end - at >= 2 && at[0] == ':' && at[1] == ':') {
+        x.gap = 0;
+        x.at += 2;
+    } else if (at == end) {
+        return false;
+    }
+    while (x.at != end)
+        if (!ratelimit_priv_group(&x, out) || !ratelimit_priv_colons(&x))
+            return false;
+    if (x.gap == 17)
+        return x.len == 16;
+    if (x.len == 16)
+        return false;
+    memmove(out + 16 - (x.len - x.gap), out + x.gap, x.len - x.gap);
+    memset(out + x.gap, 0, 16 - x.len);
+    return true;
+}
+
+RATELIMIT_API size_t ratelimit_address_parse(const char *text, size_t text_len,
+                                             unsigned char out[16])
+{
+    unsigned char bytes[16];
+    size_t len = 0;
+    if (!text || !out)
+        return 0;
+    memset(bytes, 0, sizeof bytes);
+    if (ratelimit_priv_ipv4(text, text + text_len, bytes))
+        len = 4;
+    else if (ratelimit_priv_parse_ipv6(text, text + text_len, bytes))
+        len = 16;
+    if (len)
+        memcpy(out, bytes, len);
+    return len;
+}
+
+RATELIMIT_API size_t ratelimit_address_key(const void *address, size_t address_bytes,
+                                           unsigned bits4, unsigned bits6,
+                                           unsigned char key[RATELIMIT_ADDRESS_KEY_BYTES])
+{
+    static const unsigned char mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255};
+    const unsigned char *from = (const unsigned char *)address;
+    unsigned bits, i;
+    if (!from || !key || (address_bytes != 4 && address_bytes != 16))
+        return 0;
+    if (address_bytes == 16 && ratelimit_priv_compare(from, 12, mapped, 12) == 0) {
+        from += 12;
+        address_bytes = 4;
+    }
+    bits = address_bytes == 4 ? bits4 : bits6;
+    if (bits > 8 * address_bytes)
+        return 0;
+    key[0] = address_bytes == 4 ? 4 : 6;
+    key[1] = (unsigned char)bits;
+    for (i = 0; i < address_bytes; i++, bits -= bits < 8 ? bits : 8)
+        key[2 + i] = (unsigned char)(from[i] & (bits < 8 ? 0xff00u >> bits : 0xffu));
+    return 2 + address_bytes;
+}
+
+/* ---- >>implementation: text ------------------------------------------------------------------ */
+
+static uint64_t ratelimit_priv_seconds(uint64_t ns)
+{
+    return ns / RATELIMIT_SECOND + (ns % RATELIMIT_SECOND != 0);
+}
+
+static void ratelimit_priv_put_field(char *text, size_t *len, const char *name, uint64_t value)
+{
+    ratelimit_priv_put(text, len, name);
+    ratelimit_priv_put_number(text, len, value);
+}
+
+/* An integer of a structured field (RFC 9651) has at most 15 digits. */
+static void ratelimit_priv_put_integer(char *text, size_t *len, const char *name, uint64_t value)
+{
+    const uint64_t most = UINT64_C(999999999999999);
+    ratelimit_priv_put_field(text, len, name, value < most ? value : most);
+}
+
+/* Whole seconds until it is worth coming back, 0 if that can't be said. */
+static uint64_t ratelimit_priv_retry_seconds(const ratelimit_result *res)
+{
+    if (res->allowed || ratelimit_priv_is_bad(res->status) ||
+        res->status == RATELIMIT_UNSUPPORTED || res->retry_after_ns == RATELIMIT_FOREVER)
+        return 0;
+    return res->retry_after_ns ? ratelimit_priv_seconds(res->retry_after_ns) : 1;
+}
+
+static void ratelimit_priv_put_draft(char *text, size_t *len, const ratelimit_result *res,
+                                     const ratelimit_limit *limit)
+{
+    uint64_t retry = ratelimit_priv_retry_seconds(res);
+    ratelimit_limit made;
+    limit = ratelimit_priv_ready(limit, &made);
+    if (limit) {
+        bool window = ratelimit_priv_kind(limit) == RATELIMIT_PRIV_WINDOW;
+        ratelimit_priv_put_integer(text, len, "RateLimit-Policy: \"default\";q=", res->limit);
+        ratelimit_priv_put_integer(
+            text, len, ";w=",
+            ratelimit_priv_seconds(window ? limit->per_ns
+                                          : limit->window_ns + (limit->window_part != 0)));
+        ratelimit_priv_put(text, len, "\r\n");
+    }
+    ratelimit_priv_put_integer(text, len, "RateLimit: \"default\";r=", res->remaining);
+    ratelimit_priv_put_integer(text, len,
+                               ";t=", retry ? retry : ratelimit_priv_seconds(res->reset_after_ns));
+    ratelimit_priv_put(text, len, "\r\n");
+}
+
+RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
+                                           const ratelimit_limit *limit, unsigned sets, char *buf,
+                                           size_t buf_bytes)
+{
+    char text[320];
+    size_t len = 0;
+    bool numbers = res && res->limit && res->limit != UINT64_MAX;
+    if (numbers && (sets & RATELIMIT_HTTP_X)) {
+        ratelimit_priv_put_field(text, &len, "X-RateLimit-Limit: ", res->limit);
+        ratelimit_priv_put_field(text, &len, "\r\nX-RateLimit-Remaining: ", res->remaining);
+        ratelimit_priv_put_field(
+            text, &len, "\r\nX-RateLimit-Reset: ", ratelimit_priv_seconds(res->reset_after_ns));
+        ratelimit_priv_put(text, &len, "\r\n");
+    }
+    if (numbers && (sets & RATELIMIT_HTTP_DRAFT))
+        ratelimit_priv_put_draft(text, &len, res, limit);
+    if (res && (sets & RATELIMIT_HTTP_RETRY_AFTER) && ratelimit_priv_retry_seconds(res)) {
+        ratelimit_priv_put_field(text, &len, "Retry-After: ", ratelimit_priv_retry_seconds(res));
+        ratelimit_priv_put(text, &len, "\r\n");
+    }
+    if (buf && buf_bytes > len) {
+        memcpy(buf, text, len);
+        buf[len] = 0;
+    } else if (buf && buf_bytes) {
+        buf[0] = 0;
+    }
+    return len;
+}
+
+RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res)
+{
+    if (!res)
+        return 500;
+    if (res->allowed)
+        return 200;
+    if (ratelimit_priv_is_bad(res->status) || res->status == RATELIMIT_UNSUPPORTED)
+        return 500;
+    return res->status == RATELIMIT_STORE_FAILED || res->status == RATELIMIT_FULL ||
+                   res->status == RATELIMIT_CANCELED
+               ? 503
+               : 429;
+}
+
+RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res)
+{
+    int http = ratelimit_http_status(res);
+    return http == 200 ? 0 : http == 429 ? 8 : http == 503 ? 14 : 13;
+}
+
+/* A text of any length: counts all, keeps what fits. */
+typedef struct ratelimit_priv_page {
+    char *buf;
+    size_t bytes, len;
+} ratelimit_priv_page;
+
+static void ratelimit_priv_print(ratelimit_priv_page *p, const char *text, size_t len)
+{
+    size_t i;
+    for (i = 0; i < len; i++, p->len++)
+        if (p->len < p->bytes)
+            p->buf[p->len] = text[i];
+}
+
+static void ratelimit_priv_say(ratelimit_priv_page *p, const char *text)
+{
+    ratelimit_priv_print(p, text, ratelimit_priv_len(text));
+}
+
+static void ratelimit_priv_value(ratelimit_priv_page *p, uint64_t value)
+{
+    char text[24];
+    size_t len = 0;
+    ratelimit_priv_put(text, &len, " ");
+    ratelimit_priv_put_number(text, &len, value);
+    ratelimit_priv_put(text, &len, "\n");
+    ratelimit_priv_print(p, text, len);
+}
+
+static void ratelimit_priv_family(ratelimit_priv_page *p, const char *name, const char *help)
+{
+    size_t len = ratelimit_priv_len(name);
+    bool total = len > 6 && name[len - 6] == '_' && name[len - 1] == 'l'; /* ..._total */
+    ratelimit_priv_say(p, "# HELP ");
+    ratelimit_priv_say(p, name);
+    ratelimit_priv_say(p, " ");
+    ratelimit_priv_say(p, help);
+    ratelimit_priv_say(p, "\n# TYPE ");
+    ratelimit_priv_say(p, name);
+    ratelimit_priv_say(p, total ? " counter\n" : " gauge\n");
+}
+
+static void ratelimit_priv_metric(ratelimit_priv_page *p, const char *name, const char *help,
+                                  uint64_t value)
+{
+    ratelimit_priv_family(p, name, help);
+    ratelimit_priv_say(p, name);
+    ratelimit_priv_value(p, value);
+}
+
+static void ratelimit_priv_limiter_metrics(ratelimit_priv_page *p, const ratelimit_limiter *l)
+{
+    ratelimit_counts c;
+    ratelimit_limiter_counts(l, &c);
+    ratelimit_priv_metric(p, "ratelimit_allowed_total", "Decisions that let through.", c.allowed);
+    ratelimit_priv_metric(p, "ratelimit_refused_total", "Decisions that did not.", c.refused);
+    ratelimit_priv_metric(p, "ratelimit_shadow_refused_total",
+                          "Of those let through: only because of shadow.", c.shadow_refused);
+    ratelimit_priv_metric(p, "ratelimit_failed_total",
+                          "Decisions of the failure policy, not the store.", c.failed);
+    ratelimit_priv_metric(p, "ratelimit_bad_total", "Of those refused: bad requests.", c.bad);
+}
+
+static void ratelimit_priv_table_metrics(ratelimit_priv_page *p, const ratelimit_table *table,
+                                         uint64_t now_ns)
+{
+    ratelimit_table_counts c;
+    ratelimit_table_stats(table, now_ns, &c);
+    ratelimit_priv_metric(p, "ratelimit_table_capacity", "Keys it can hold.", c.capacity);
+    ratelimit_priv_metric(p, "ratelimit_table_keys", "Keys it holds.", c.keys);
+    ratelimit_priv_metric(p, "ratelimit_table_keys_in_debt", "Keys with tokens spent.", c.in_debt);
+    ratelimit_priv_metric(p, "ratelimit_table_bytes", "Memory it uses.", c.bytes);
+    ratelimit_priv_metric(p, "ratelimit_table_evicted_total", "Keys forgotten in debt.", c.evicted);
+    ratelimit_priv_metric(p, "ratelimit_table_refused_total", "New keys without room.", c.refused);
+}
+
+static void ratelimit_priv_rule_metric(ratelimit_priv_page *p, const char *name,
+                                       const ratelimit_rule *rule, uint64_t value)
+{
+    size_t i;
+    ratelimit_priv_say(p, name);
+    ratelimit_priv_say(p, "{rule=\"");
+    for (i = 0; rule->name[i]; i++) {
+        if (rule->name[i] == '"' || rule->name[i] == '\\')
+            ratelimit_priv_print(p, "\\", 1);
+        ratelimit_priv_print(p, &rule->name[i], 1);
+    }
+    ratelimit_priv_say(p, "\"}");
+    ratelimit_priv_value(p, value);
+}
+
+/* All under one look, so that no rule comes twice: a load waits until it is over. */
+static void ratelimit_priv_rules_metrics(ratelimit_priv_page *p, ratelimit_rules *r)
+{
+    static const char *const families[4][2] = {
+        {"ratelimit_rule_allowed_total", "Requests that went on under the rule."},
+        {"ratelimit_rule_refused_total", "Requests that the rule refused."},
+        {"ratelimit_rule_shadow_refused_total", "Of those that went on: only because of shadow."},
+        {"ratelimit_rule_failed_total", "Decisions of the failure policy, not the store."}};
+    uint32_t side, turn = ratelimit_priv_enter(r, &side), i, f;
+    ratelimit_priv_names n = ratelimit_priv_names_of(r, side, 0);
+    for (f = 0; f < 4; f++) {
+        if (*n.count)
+            ratelimit_priv_family(p, families[f][0], families[f][1]);
+        for (i = 0; i < *n.count; i++) {
+            ratelimit_rule rule;
+            ratelimit_priv_show_rule(r, &n.entries[n.order[i]], &rule);
+            ratelimit_priv_rule_metric(p, families[f][0], &rule,
+                                       f == 0   ? rule.allowed
+                                       : f == 1 ? rule.refused
+                                       : f == 2 ? rule.shadow_refused
+                                                : rule.failed);
+        }
+    }
+    ratelimit_priv_leave(r, turn);
+}
+
+RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelimit_table *table,
+                                       uint64_t now_ns, char *buf, size_t buf_bytes)
+{
+    ratelimit_priv_page p;
+    p.buf = buf;
+    p.bytes = buf ? buf_bytes : 0;
+    p.len = 0;
+    if (l)
+        ratelimit_priv_limiter_metrics(&p, l);
+    if (table)
+        ratelimit_priv_table_metrics(&p, table, now_ns);
+    if (l && l->rules)
+        ratelimit_priv_rules_metrics(&p, l->rules);
+    if (p.bytes)
+        buf[p.len < p.bytes ? p.len : 0] = 0;
+    return p.len;
+}
+
+/* Space-saving: a key without an entry takes over the smallest, with its count as possible error.
+ */
+static void ratelimit_priv_top_count(ratelimit_top *top, const ratelimit_request *req,
+                                     uint64_t hash)
+{
+    ratelimit_top_entry *least = &top->entries[0];
+    size_t i;
+    for (i = 0; i < top->count; i++) {
+        ratelimit_top_entry *e = &top->entries[i];
+        if (e->refused && e->hash == hash && e->key_len == (uint32_t)req->key_len) {
+            e->refused++;
+            return;
+        }
+        if (e->refused < least->refused)
+            least = e;
+    }
+    least->error = least->refused;
+    least->refused++;
+    least->hash = hash;
+    least->key_len = (uint32_t)req->key_len;
+    memset(least->key, 0, sizeof least->key);
+    memcpy(least->key, req->key,
+           req->key_len < sizeof least->key ? req->key_len : sizeof least->key);
+}
+
+RATELIMIT_API void ratelimit_top_hook(void *top, const ratelimit_request *req,
+                                      const ratelimit_result *res)
+{
+    ratelimit_top *t = (ratelimit_top *)top;
+    uint64_t hash;
+    uint32_t word;
+    if (!t || !t->entries || !t->count || !req || !res || !req->key || !req->key_len ||
+        (res->status != RATELIMIT_DENIED && res->status != RATELIMIT_NEVER &&
+         res->status != RATELIMIT_TIMEOUT && res->status != RATELIMIT_FULL))
+        return;
+    hash = ratelimit_priv_hash(req->key, req->key_len, t->seed);
+    word = ratelimit_priv_hold(&t->lock);
+    ratelimit_priv_top_count(t, req, hash);
+    ratelimit_priv_let_go(&t->lock, word);
+}
+
+RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry *out, size_t max)
+{
+    size_t i, j, n = 0;
+    uint32_t word;
+    if (!top || !top->entries || !out || !max)
+        return 0;
+    word = ratelimit_priv_hold(&top->lock);
+    for (i = 0; i < top->count; i++) {
+        if (!top->entries[i].refused)
+            continue;
+        for (j = n; j > 0 && out[j - 1].refused < top->entries[i].refused; j--)
+            if (j < max)
+                out[j] = out[j - 1];
+        if (j < max)
+            out[j] = top->entries[i];
+        n += n < max;
+    }
+    ratelimit_priv_let_go(&top->lock, word);
+    return n;
+}
+
+RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
+                                      uint64_t now_ns, uint32_t *missed)
+{
+    if (!log || !missed)
+        return false;
+    *missed = 0;
+    if (!ratelimit_bucket_take_shared(&log->bucket, limit, 1, now_ns, NULL)) {
+        ratelimit_priv_add32(&log->missed, 1);
+        return false;
+    }
+    *missed = ratelimit_priv_drain32(&log->missed);
+    return true;
+}
+
+RATELIMIT_API uint64_t ratelimit_ticks_ns(ratelimit_ticks *t, uint32_t ticks, unsigned bits,
+                                          uint64_t hz)
+{
+    uint64_t parts;
+    uint32_t passed;
+    if (!t || bits < 1 || bits > 32 || !hz || hz > RATELIMIT_PRIV_MAX)
+        return RATELIMIT_FOREVER;
+    passed = (ticks - t->last) & (UINT32_MAX >> (32 - bits));
+    t->last = ticks;
+    parts = t->rest + passed * RATELIMIT_SECOND; /* below 2^62 + 2^62 */
+    t->ns += parts / hz;
+    t->rest = parts % hz;
+    return t->ns;
 }
 
 #  ifdef __cplusplus
