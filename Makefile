@@ -12,7 +12,7 @@ LIMIT ?= 10/m burst 20
 
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
 PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 \
-           redis-server redis-tools libhiredis-dev openssl tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
+           redis-server redis-tools libhiredis-dev libevent-dev libev-dev openssl tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch])
 
 .DEFAULT_GOAL := help

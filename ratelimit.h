@@ -61,6 +61,7 @@
        ratelimit_allow_rule     the limit by name, from a text you can replace at any time
        ratelimit_take_rules     the same with requests: user, address and route, all or none
        ratelimit_table_take     a table with the time given: no clock is read, no limiter needed
+       ratelimit_cas_acquire    a semaphore in a database with a conditional update; windows too
        ratelimit_bucket_take    one subject in 16 bytes of your own struct, no table needed
        ratelimit_http_fields    the answer as HTTP header fields
        RATELIMIT_LOG            one place in a program that may log so often
@@ -629,8 +630,83 @@ typedef struct ratelimit_cas {
 
 /* ratelimit_cas_store  cas must stay where it is while the store is in use. ALL is UNSUPPORTED for
  * more than one request. A record that is no record of ours is STORE_FAILED and left alone.
- * Threads: as load and swap. A refusal does not swap. */
+ * Threads: as load and swap. A refusal swaps at
+ * most once in a second, to note that the key was seen. */
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas);
+
+/* Windows and semaphores over the same load and swap: what ratelimit_redis.h has by these names. A
+ * record of another kind is STORE_FAILED and left alone, so a key is for one thing: the store, a
+ * window or a plain semaphore. A swap that loses is tried again, cas->tries swaps in a call, then
+ * STORE_FAILED. After a swap that failed (below 0) it is open whether it was done: something may be
+ * taken that nobody has, until its time is over. Threads: as load and swap. */
+
+/* ratelimit_cas_window  Counts n for key in a fixed window that begins with its first use.
+ * (RATELIMIT_WINDOW, through ratelimit_cas_store, is the one aligned to the clock.)
+ *
+ * most     the window's limit, to 2^63 - 1; 0: no limit, allowed without asking
+ * per_ns   its length, 1 to 2^62; a window with more than that and step_ns to go (the clock was set
+ *          back, or per_ns was longer) ends per_ns from now
+ * n        1 to 2^63 - 1; above most is NEVER
+ * out      may be NULL; retry_after_ns and reset_after_ns are until the window's end
+ *
+ * Returns true if counted. False: DENIED (not counted), NEVER, BAD_KEY, BAD_COUNT, BAD_ARGUMENT,
+ * STORE_FAILED. */
+RATELIMIT_API bool ratelimit_cas_window(ratelimit_cas *cas, const void *key, size_t key_len,
+                                        uint64_t most, uint64_t per_ns, uint64_t n,
+                                        ratelimit_result *out_or_null);
+
+/* ratelimit_cas_acquire_plain, ratelimit_cas_release_plain  At most `most` in flight for key, only
+ * counted: who holds is not known, so one who dies keeps a place until nobody acquires for ttl_ns;
+ * then all are free. Never below 0 or above most.
+ *
+ * most     1 to 2^31
+ * ttl_ns   1 to 2^62
+ *
+ * OK; acquire: BUSY; release: LOST if none is out; BAD_KEY, BAD_ARGUMENT, STORE_FAILED. */
+RATELIMIT_API ratelimit_status ratelimit_cas_acquire_plain(ratelimit_cas *cas, const void *key,
+                                                           size_t key_len, uint64_t most,
+                                                           uint64_t ttl_ns);
+RATELIMIT_API ratelimit_status ratelimit_cas_release_plain(ratelimit_cas *cas, const void *key,
+                                                           size_t key_len);
+
+/* A permit. From expires_ns on, by the shared clock, it is not held any more. */
+typedef struct ratelimit_cas_permit {
+    uint64_t id;
+    uint64_t expires_ns;
+    uint32_t place;
+} ratelimit_cas_permit;
+
+/* ratelimit_cas_acquire  A permit that expires by itself after ttl_ns. Each of the places has a
+ * record of its own, named key, ':' and two hex digits; key itself stays unused.
+ *
+ * key_len         1 to 250, else BAD_KEY
+ * most            1 to places; may differ from call to call: none is handed out while as many are
+ *                 out, whatever most they were acquired under. While callers differ, the largest
+ *                 counts
+ * places          1 to 255: the largest most that key ever has, the same in all calls
+ * ttl_ns          1 to 2^62
+ * id              whose it is: not 0, made anew for each call, 64 random bits say
+ * permit          set by OK, else zeroed
+ * retry_after_ns  may be NULL; BUSY: until the next permit expires, if none comes back
+ *
+ * OK, BUSY (each place was seen held), BAD_KEY, BAD_ARGUMENT, STORE_FAILED. Cost: a load of each
+ * place above most, then one load and one swap if the place that id leads to is free; at most as
+ * many loads as places and one for each swap that lost. */
+RATELIMIT_API ratelimit_status ratelimit_cas_acquire(ratelimit_cas *cas, const void *key,
+                                                     size_t key_len, uint32_t most, uint32_t places,
+                                                     uint64_t ttl_ns, uint64_t id,
+                                                     ratelimit_cas_permit *permit,
+                                                     uint64_t *retry_after_ns);
+
+/* ratelimit_cas_release, ratelimit_cas_extend  Gives a permit back; makes it end ttl_ns from now.
+ * OK; LOST if it was not out any more, which harms nobody and makes nothing anew; BAD_KEY,
+ * BAD_ARGUMENT, STORE_FAILED. Only extend's OK changes *permit. */
+RATELIMIT_API ratelimit_status ratelimit_cas_release(ratelimit_cas *cas, const void *key,
+                                                     size_t key_len,
+                                                     const ratelimit_cas_permit *permit);
+RATELIMIT_API ratelimit_status ratelimit_cas_extend(ratelimit_cas *cas, const void *key,
+                                                    size_t key_len, ratelimit_cas_permit *permit,
+                                                    uint64_t ttl_ns);
 
 typedef struct ratelimit_tier_counts {
     uint64_t stored;   /* decisions made by the store */
@@ -3876,6 +3952,372 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
         store.clock_self = cas->clock_self;
     }
     return store;
+}
+
+/* ---- windows and semaphores over the compare-and-swap store: a time, a number, a mark */
+
+#  define RATELIMIT_PRIV_CAS_WINDOW  UINT64_C(0x00315752) /* "RW1", NUL: end, used */
+#  define RATELIMIT_PRIV_CAS_PLAIN   UINT64_C(0x00315052) /* "RP1", NUL: end, how many are out */
+#  define RATELIMIT_PRIV_CAS_PLACE   UINT64_C(0x00314852) /* "RH1", NUL: end, holder */
+#  define RATELIMIT_PRIV_CAS_LONGEST (UINT64_C(1) << 62)
+#  define RATELIMIT_PRIV_CAS_PLACES  255
+
+typedef struct ratelimit_priv_cas_record {
+    ratelimit_cas *cas;
+    const void *key;
+    size_t key_len;
+    uint64_t mark;
+    uint32_t swaps; /* left in this call */
+    bool found;
+    unsigned char old[RATELIMIT_RECORD_BYTES];
+    uint64_t left_ns, value; /* 0 both if its time is over at now_ns */
+    uint64_t now_ns;
+} ratelimit_priv_cas_record;
+
+static ratelimit_status ratelimit_priv_cas_open(ratelimit_priv_cas_record *r, ratelimit_cas *cas,
+                                                const void *key, size_t key_len, uint64_t mark)
+{
+    memset(r, 0, sizeof *r);
+    if (!cas || !cas->load || !cas->swap || !cas->clock)
+        return RATELIMIT_BAD_ARGUMENT;
+    r->cas = cas;
+    r->key = key;
+    r->key_len = key_len;
+    r->mark = mark;
+    r->swaps = cas->tries ? cas->tries : 16;
+    return key && key_len ? RATELIMIT_OK : RATELIMIT_BAD_KEY;
+}
+
+static bool ratelimit_priv_cas_time(uint64_t ns)
+{
+    return ns && ns <= RATELIMIT_PRIV_CAS_LONGEST;
+}
+
+/* Times wrap: an end more than 2^63 ns ahead lies behind. */
+static uint64_t ratelimit_priv_cas_left(uint64_t end_ns, uint64_t now_ns)
+{
+    uint64_t left = end_ns - now_ns;
+    return left >> 63 ? 0 : left;
+}
+
+/* True if loaded, as it is at the time given. */
+static bool ratelimit_priv_cas_load(ratelimit_priv_cas_record *r, uint64_t now_ns)
+{
+    int found;
+    memset(r->old, 0, sizeof r->old);
+    found = r->cas->load(r->cas->self, r->key, r->key_len, r->old);
+    r->found = found > 0;
+    r->now_ns = now_ns;
+    r->left_ns = r->value = 0;
+    if (found <= 0)
+        return found == 0;
+    r->left_ns = ratelimit_priv_cas_left(ratelimit_priv_le64(r->old), now_ns);
+    r->value = r->left_ns ? ratelimit_priv_le64(r->old + 8) : 0;
+    return (ratelimit_priv_le64(r->old + 16) & UINT32_MAX) == r->mark;
+}
+
+/* Who charges or gives back judges by a time read after the record came. */
+static bool ratelimit_priv_cas_load_now(ratelimit_priv_cas_record *r)
+{
+    bool good = ratelimit_priv_cas_load(r, 0);
+    r->now_ns = r->cas->clock(r->cas->clock_self);
+    r->left_ns = r->found ? ratelimit_priv_cas_left(ratelimit_priv_le64(r->old), r->now_ns) : 0;
+    r->value = r->left_ns ? ratelimit_priv_le64(r->old + 8) : 0;
+    return good;
+}
+
+/* 1: done; 0: load again; below 0: the database failed, or it lost too often. */
+static int ratelimit_priv_cas_swap(ratelimit_priv_cas_record *r, uint64_t left_ns, uint64_t value)
+{
+    unsigned char record[RATELIMIT_RECORD_BYTES];
+    uint64_t writes = ratelimit_priv_le64(r->old + 16) >> 32;
+    int done;
+    ratelimit_priv_put_le64(record, r->now_ns + left_ns);
+    ratelimit_priv_put_le64(record + 8, value);
+    ratelimit_priv_put_le64(record + 16, r->mark | (writes + 1) << 32);
+    done =
+        r->cas->swap(r->cas->self, r->key, r->key_len, r->found ? r->old : NULL, record, left_ns);
+    return done == 0 && !--r->swaps ? -1 : done;
+}
+
+/* The answer for n, where r->value were used before. */
+static void ratelimit_priv_cas_window_result(const ratelimit_priv_cas_record *r, uint64_t most,
+                                             uint64_t n, bool allowed, uint64_t left_ns,
+                                             ratelimit_result *out)
+{
+    uint64_t used = r->value + (allowed ? n : 0);
+    ratelimit_priv_answer(out, allowed    ? RATELIMIT_OK
+                               : n > most ? RATELIMIT_NEVER
+                                          : RATELIMIT_DENIED);
+    out->limit = most;
+    out->remaining = used < most ? most - used : 0;
+    out->taken = allowed ? n : 0;
+    out->reset_after_ns = used ? left_ns : 0;
+    if (!allowed)
+        out->retry_after_ns = n > most ? RATELIMIT_FOREVER : left_ns;
+}
+
+static int ratelimit_priv_cas_window_try(ratelimit_priv_cas_record *r, uint64_t most,
+                                         uint64_t per_ns, uint64_t n, ratelimit_result *out)
+{
+    uint64_t step = r->cas->step_ns ? r->cas->step_ns : RATELIMIT_STEP_NS, left;
+    bool allowed, shorter;
+    if (!ratelimit_priv_cas_load_now(r))
+        return -1;
+    left = r->left_ns ? r->left_ns : per_ns;
+    shorter = left > per_ns && left - per_ns > step;
+    left = shorter ? per_ns : left;
+    allowed = r->value <= most && n <= most - r->value;
+    ratelimit_priv_cas_window_result(r, most, n, allowed, left, out);
+    if (!allowed && !shorter)
+        return 1;
+    return ratelimit_priv_cas_swap(r, left, r->value + (allowed ? n : 0));
+}
+
+RATELIMIT_API bool ratelimit_cas_window(ratelimit_cas *cas, const void *key, size_t key_len,
+                                        uint64_t most, uint64_t per_ns, uint64_t n,
+                                        ratelimit_result *out_or_null)
+{
+    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
+    ratelimit_priv_cas_record r;
+    ratelimit_status status =
+        ratelimit_priv_cas_open(&r, cas, key, key_len, RATELIMIT_PRIV_CAS_WINDOW);
+    int done = 0;
+    if (status == RATELIMIT_OK && (most >> 63 || n >> 63 || !ratelimit_priv_cas_time(per_ns)))
+        status = RATELIMIT_BAD_ARGUMENT;
+    if (status == RATELIMIT_OK && !n)
+        status = RATELIMIT_BAD_COUNT;
+    if (status != RATELIMIT_OK || !most) {
+        ratelimit_priv_answer(out, status);
+        out->limit = out->remaining = status == RATELIMIT_OK ? UINT64_MAX : 0;
+        out->taken = status == RATELIMIT_OK ? n : 0;
+        return out->allowed;
+    }
+    while (done == 0)
+        done = ratelimit_priv_cas_window_try(&r, most, per_ns, n, out);
+    if (done < 0)
+        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
+    return out->allowed;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_cas_acquire_plain(ratelimit_cas *cas, const void *key,
+                                                           size_t key_len, uint64_t most,
+                                                           uint64_t ttl_ns)
+{
+    ratelimit_priv_cas_record r;
+    ratelimit_status status =
+        ratelimit_priv_cas_open(&r, cas, key, key_len, RATELIMIT_PRIV_CAS_PLAIN);
+    int done = 0;
+    if (status != RATELIMIT_OK)
+        return status;
+    if (!most || most > UINT64_C(1) << 31 || !ratelimit_priv_cas_time(ttl_ns))
+        return RATELIMIT_BAD_ARGUMENT;
+    while (done == 0) {
+        if (!ratelimit_priv_cas_load_now(&r))
+            return RATELIMIT_STORE_FAILED;
+        if (r.value >= most)
+            return RATELIMIT_BUSY;
+        done = ratelimit_priv_cas_swap(&r, ttl_ns, r.value + 1);
+    }
+    return done > 0 ? RATELIMIT_OK : RATELIMIT_STORE_FAILED;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_cas_release_plain(ratelimit_cas *cas, const void *key,
+                                                           size_t key_len)
+{
+    ratelimit_priv_cas_record r;
+    ratelimit_status status =
+        ratelimit_priv_cas_open(&r, cas, key, key_len, RATELIMIT_PRIV_CAS_PLAIN);
+    int done = 0;
+    if (status != RATELIMIT_OK)
+        return status;
+    while (done == 0) {
+        if (!ratelimit_priv_cas_load_now(&r))
+            return RATELIMIT_STORE_FAILED;
+        if (!r.value)
+            return RATELIMIT_LOST;
+        done = ratelimit_priv_cas_swap(&r, r.value > 1 ? r.left_ns : 0, r.value - 1);
+    }
+    return done > 0 ? RATELIMIT_OK : RATELIMIT_STORE_FAILED;
+}
+
+/* Names of places, made in place: key, ':', two hex digits. */
+typedef struct ratelimit_priv_cas_name {
+    char text[256];
+    size_t key_len;
+} ratelimit_priv_cas_name;
+
+static ratelimit_status ratelimit_priv_cas_open_places(ratelimit_priv_cas_record *r,
+                                                       ratelimit_priv_cas_name *name,
+                                                       ratelimit_cas *cas, const void *key,
+                                                       size_t key_len)
+{
+    ratelimit_status status =
+        ratelimit_priv_cas_open(r, cas, key, key_len, RATELIMIT_PRIV_CAS_PLACE);
+    if (status != RATELIMIT_OK)
+        return status;
+    if (key_len > 250)
+        return RATELIMIT_BAD_KEY;
+    memcpy(name->text, key, key_len);
+    name->key_len = key_len;
+    r->key = name->text;
+    r->key_len = key_len + 3;
+    return RATELIMIT_OK;
+}
+
+static void ratelimit_priv_cas_place(ratelimit_priv_cas_name *name, uint32_t place)
+{
+    static const char digits[] = "0123456789abcdef";
+    name->text[name->key_len] = ':';
+    name->text[name->key_len + 1] = digits[place >> 4 & 15];
+    name->text[name->key_len + 2] = digits[place & 15];
+}
+
+/* Looks at a place by a time read before: if it was over then, its holder can't extend it later
+ * either. */
+static bool ratelimit_priv_cas_look(ratelimit_priv_cas_record *r, ratelimit_priv_cas_name *name,
+                                    uint32_t place, uint64_t *retry_ns)
+{
+    ratelimit_priv_cas_place(name, place);
+    if (!ratelimit_priv_cas_load(r, r->cas->clock(r->cas->clock_self)))
+        return false;
+    if (r->value && (!*retry_ns || r->left_ns < *retry_ns))
+        *retry_ns = r->left_ns;
+    return true;
+}
+
+/* How many of the first places may be handed out, so that those and what is out in the others are
+ * not more than most. Nobody hands out the others, so there it only gets less. */
+static bool ratelimit_priv_cas_usable(ratelimit_priv_cas_record *r, ratelimit_priv_cas_name *name,
+                                      uint32_t most, uint32_t places, uint32_t *usable,
+                                      uint64_t *retry_ns)
+{
+    uint32_t at = places, out = 0;
+    while (at > 0 && at + out > most) {
+        if (!ratelimit_priv_cas_look(r, name, --at, retry_ns))
+            return false;
+        out += r->value != 0;
+    }
+    *usable = at;
+    return true;
+}
+
+/* Takes the first free place of those usable, from one that differs by id. */
+static ratelimit_status ratelimit_priv_cas_find(ratelimit_priv_cas_record *r,
+                                                ratelimit_priv_cas_name *name, uint32_t usable,
+                                                uint64_t ttl_ns, ratelimit_cas_permit *permit,
+                                                uint64_t *retry_ns)
+{
+    uint64_t mix = (permit->id ^ permit->id >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+    uint32_t i = 0;
+    while (i < usable) {
+        uint32_t place = (uint32_t)(((mix >> 33) + i) % usable);
+        int done = 0;
+        if (!ratelimit_priv_cas_look(r, name, place, retry_ns))
+            return RATELIMIT_STORE_FAILED;
+        if (r->value) {
+            i++;
+            continue;
+        }
+        done = ratelimit_priv_cas_swap(r, ttl_ns, permit->id);
+        if (done < 0)
+            return RATELIMIT_STORE_FAILED;
+        if (done) {
+            permit->place = place;
+            permit->expires_ns = r->now_ns + ttl_ns;
+            return RATELIMIT_OK;
+        }
+    }
+    return RATELIMIT_BUSY;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_cas_acquire(ratelimit_cas *cas, const void *key,
+                                                     size_t key_len, uint32_t most, uint32_t places,
+                                                     uint64_t ttl_ns, uint64_t id,
+                                                     ratelimit_cas_permit *permit,
+                                                     uint64_t *retry_after_ns)
+{
+    ratelimit_priv_cas_record r;
+    ratelimit_priv_cas_name name;
+    ratelimit_cas_permit found = {0, 0, 0};
+    uint64_t retry = 0;
+    uint32_t usable = 0;
+    ratelimit_status status = ratelimit_priv_cas_open_places(&r, &name, cas, key, key_len);
+    if (permit)
+        *permit = found;
+    if (retry_after_ns)
+        *retry_after_ns = 0;
+    if (status != RATELIMIT_OK)
+        return status;
+    if (!permit || !id || !most || most > places || places > RATELIMIT_PRIV_CAS_PLACES ||
+        !ratelimit_priv_cas_time(ttl_ns))
+        return RATELIMIT_BAD_ARGUMENT;
+    found.id = id;
+    if (!ratelimit_priv_cas_usable(&r, &name, most, places, &usable, &retry))
+        return RATELIMIT_STORE_FAILED;
+    status = ratelimit_priv_cas_find(&r, &name, usable, ttl_ns, &found, &retry);
+    if (status == RATELIMIT_OK)
+        *permit = found;
+    if (status == RATELIMIT_BUSY && retry_after_ns)
+        *retry_after_ns = retry;
+    return status;
+}
+
+/* The place of permit gets an end ttl_ns from now (0: none) if it is still the permit's. */
+static ratelimit_status ratelimit_priv_cas_held(ratelimit_cas *cas, const void *key, size_t key_len,
+                                                const ratelimit_cas_permit *permit, uint64_t ttl_ns,
+                                                uint64_t *now_ns)
+{
+    ratelimit_priv_cas_record r;
+    ratelimit_priv_cas_name name;
+    ratelimit_status status = ratelimit_priv_cas_open_places(&r, &name, cas, key, key_len);
+    uint64_t end = 0;
+    int done = 0;
+    if (status != RATELIMIT_OK)
+        return status;
+    if (!permit || permit->place >= RATELIMIT_PRIV_CAS_PLACES ||
+        (ttl_ns && !ratelimit_priv_cas_time(ttl_ns)))
+        return RATELIMIT_BAD_ARGUMENT;
+    if (!permit->id)
+        return RATELIMIT_LOST; /* a zeroed one */
+    ratelimit_priv_cas_place(&name, permit->place);
+    while (done == 0) {
+        if (!ratelimit_priv_cas_load_now(&r))
+            return RATELIMIT_STORE_FAILED;
+        if (r.value != permit->id)
+            return RATELIMIT_LOST;
+        end = ratelimit_priv_le64(r.old);
+        done = ratelimit_priv_cas_swap(&r, ttl_ns, ttl_ns ? permit->id : 0);
+    }
+    if (done < 0)
+        return RATELIMIT_STORE_FAILED;
+    *now_ns = r.now_ns;
+    if (!ttl_ns || ratelimit_priv_cas_left(end, cas->clock(cas->clock_self)))
+        return RATELIMIT_OK;
+    /* Its time was over before the swap came: others may have counted on that. */
+    (void)ratelimit_priv_cas_held(cas, key, key_len, permit, 0, now_ns);
+    return RATELIMIT_LOST;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_cas_release(ratelimit_cas *cas, const void *key,
+                                                     size_t key_len,
+                                                     const ratelimit_cas_permit *permit)
+{
+    uint64_t now = 0;
+    return ratelimit_priv_cas_held(cas, key, key_len, permit, 0, &now);
+}
+
+RATELIMIT_API ratelimit_status ratelimit_cas_extend(ratelimit_cas *cas, const void *key,
+                                                    size_t key_len, ratelimit_cas_permit *permit,
+                                                    uint64_t ttl_ns)
+{
+    uint64_t now = 0;
+    ratelimit_status status = ttl_ns
+                                  ? ratelimit_priv_cas_held(cas, key, key_len, permit, ttl_ns, &now)
+                                  : RATELIMIT_BAD_ARGUMENT;
+    if (status == RATELIMIT_OK)
+        permit->expires_ns = now + ttl_ns;
+    return status;
 }
 
 /* ---- >>implementation: tier ---------------------------------------------------------------------

@@ -19,14 +19,16 @@
        CONSISTENCY         what is exact, what a failover can lose
        WHEN REDIS FAILS    what the caller sees
        CLUSTER             and hash tags
+       ASYNCHRONOUS        on an event loop
        OPTIONS             of the preprocessor
        LIMITS              numbers
        >>options           interface
        >>windows           interface: counters
        >>semaphores        interface: so many at once
        >>locks             interface: one at a time
+       >>asynchronous      interface: for event loops
        >>implementation    the layers: text, wire, pool, cluster, scripts, store,
-                           windows, semaphores, locks
+                           windows, semaphores, locks, asynchronous
        CHANGES, LICENCE
 
 
@@ -122,10 +124,43 @@
    Other batches are UNSUPPORTED. Without options.cluster there is no such rule.
 
 
+   ASYNCHRONOUS
+
+   With RATELIMIT_REDIS_ASYNC defined, a program with an event loop takes without waiting. Any loop
+   for which hiredis has an adapter will do; with libevent:
+
+       static int attach(void *base, redisAsyncContext *context)
+       {
+           return redisLibeventAttach(context, (struct event_base *)base);
+       }
+       static void answered(void *self, const ratelimit_result *res, size_t count)
+       {
+           ...
+       }
+       loop.attach = attach;
+       loop.self = base;
+       a = ratelimit_redis_async_open(&options, &loop, NULL);
+       ratelimit_redis_async_take(a, &request, answered, self);
+
+   hiredis 0.14 has no timers, so time comes from the caller: loop.timer is told when
+   ratelimit_redis_async_tick is to be called, or it is called every few ms. Without it what is too
+   late would never end. All else happens when the loop finds a connection readable or writable.
+
+   What Redis decides, what fails and when, cool-down, cluster, consistency: as above, with these
+   differences. There is one connection to each server, all requests of one turn of the loop go out
+   in one write, and decisions of one key happen in the order of the calls of take, unless one of
+   them needs another round trip. A server that does not answer the oldest request in time fails all
+   that was sent to it. Nothing blocks, but looking up a host by name. loop.max_requests bounds the
+   memory: each takes less than 1 KB, its key, and what is sent of it. One thread uses a handle: the
+   loop's; a child of fork makes one of its own. There is no TLS.
+
+
    OPTIONS OF THE PREPROCESSOR, where the code is
 
        RATELIMIT_REDIS_THREADS   also ratelimit_redis_keep, a thread that renews a lock (define it
                                  wherever the header is included)
+       RATELIMIT_REDIS_ASYNC     also ratelimit_redis_async_*, see ASYNCHRONOUS (define it wherever
+                                 the header is included)
        RATELIMIT_REDIS_TLS       TLS; needs hiredis 1.0 or later: link with -lhiredis_ssl -lssl
                                  -lcrypto, call redisInitOpenSSL() first
        those of ratelimit.h      RATELIMIT_NO_CLOCK excepted
@@ -375,6 +410,91 @@ RATELIMIT_API uint64_t ratelimit_redis_keep_valid_ns(ratelimit_redis_keeper *kee
 RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper);
 #  endif
 
+#  if defined(RATELIMIT_REDIS_ASYNC)
+/* ---- >>asynchronous -------------------------------------------------------------------------- */
+
+/* ratelimit_redis_async  The same decisions for a program with an event loop: see ASYNCHRONOUS. */
+typedef struct ratelimit_redis_async ratelimit_redis_async;
+
+struct redisAsyncContext;
+
+/* The loop it runs on. Zero it, then set what you need. */
+typedef struct ratelimit_redis_loop {
+    /* Must be set: attaches a connection to the loop by one of hiredis' adapters, and returns what
+     * that returned (0: well). */
+    int (*attach)(void *self, struct redisAsyncContext *context);
+    /* Starts a timer of the loop, or starts it anew: when it fires, once, call tick (not from
+     * here). NULL: the caller calls tick by itself. */
+    void (*timer)(void *self, uint64_t after_ns);
+    void *self;
+    uint32_t max_requests; /* 0: 10,000; most under way at once */
+} ratelimit_redis_loop;
+
+/* ratelimit_redis_answers  Is called once for each call of take, take_each or take_all that
+ * returned OK, with as many results as there were requests, in their order; never from within that
+ * call. It may call anything here but tick. res is gone when it returns. */
+typedef void (*ratelimit_redis_answers)(void *self, const ratelimit_result *res, size_t count);
+
+/* ratelimit_redis_async_open  Makes a handle. Nothing is sent yet.
+ *
+ * options  as for ratelimit_redis_open, but pool_size is not used: there is one connection to a
+ *          server, or to each node of a cluster
+ * loop     copied
+ * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach;
+ *          UNSUPPORTED: tls */
+RATELIMIT_API ratelimit_redis_async *
+ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelimit_redis_loop *loop,
+                           ratelimit_status *status_or_null);
+
+/* ratelimit_redis_async_take  Sends a request, of any op, and calls answers(self, ...) with its
+ * result: as ratelimit_redis_store would decide, within timeout_ms. Request, key and limit are
+ * copied.
+ *
+ * OK: answers will be called. Else it is not: BUSY (max_requests are under way), NO_MEMORY,
+ * BAD_ARGUMENT (NULL; no requests or more than max_requests), CANCELED (closed). Mistakes in the
+ * request itself are in its result. */
+RATELIMIT_API ratelimit_status ratelimit_redis_async_take(ratelimit_redis_async *a,
+                                                          const ratelimit_request *req,
+                                                          ratelimit_redis_answers answers,
+                                                          void *self);
+
+/* ratelimit_redis_async_take_each  The same for count requests, each decided for itself, sent
+ * together; answers is called when the last is decided. */
+RATELIMIT_API ratelimit_status ratelimit_redis_async_take_each(ratelimit_redis_async *a,
+                                                               const ratelimit_request *req,
+                                                               size_t count,
+                                                               ratelimit_redis_answers answers,
+                                                               void *self);
+
+/* ratelimit_redis_async_take_all  The same, all or none, as ratelimit_take_all; at most
+ * RATELIMIT_MAX_ALL. */
+RATELIMIT_API ratelimit_status ratelimit_redis_async_take_all(ratelimit_redis_async *a,
+                                                              const ratelimit_request *req,
+                                                              size_t count,
+                                                              ratelimit_redis_answers answers,
+                                                              void *self);
+
+/* ratelimit_redis_async_tick  Ends what is too late, tries again what had to wait, and calls
+ * answers that needed no server. now_ns: of ratelimit_clock_ns. */
+RATELIMIT_API void ratelimit_redis_async_tick(ratelimit_redis_async *a, uint64_t now_ns);
+
+/* ratelimit_redis_async_next_deadline  When tick is to be called next (ratelimit_clock_ns); 0: at
+ * once; RATELIMIT_FOREVER: not before the next take. */
+RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis_async *a);
+
+/* ratelimit_redis_async_under_way  How many requests await their answers. */
+RATELIMIT_API size_t ratelimit_redis_async_under_way(const ratelimit_redis_async *a);
+
+/* ratelimit_redis_async_error  As ratelimit_redis_error. */
+RATELIMIT_API const char *ratelimit_redis_async_error(ratelimit_redis_async *a, char *buf,
+                                                      size_t buf_bytes);
+
+/* ratelimit_redis_async_close  Calls answers of what is under way, with CANCELED (it may have been
+ * charged), and ends. Within answers: the others follow when it returns. The loop must still be
+ * there; its timer may not call tick any more. NULL is allowed. */
+RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a);
+#  endif
+
 #  ifdef __cplusplus
 }
 #  endif
@@ -399,6 +519,10 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper);
 #      error "RATELIMIT_REDIS_TLS needs hiredis 1.0 or later."
 #    endif
 #    include <hiredis/hiredis_ssl.h>
+#    include <signal.h>
+#  endif
+#  if defined(RATELIMIT_REDIS_ASYNC)
+#    include <hiredis/async.h>
 #    include <signal.h>
 #  endif
 
@@ -3861,6 +3985,1119 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper)
     pthread_mutex_destroy(&keeper->lock);
     free(keeper);
     return kept;
+}
+#  endif
+
+#  if defined(RATELIMIT_REDIS_ASYNC)
+/* ---- >>implementation: asynchronous -------------------------------------------------------------
+
+   A call of take is a job; each of its calls (see >>implementation: store) is a flight: waiting to
+   be sent on a link, sent, or resting until it may try again. A link is a connection to a node.
+   hiredis and the loop's adapter connect, read and parse. They would also write, but by write(),
+   which raises SIGPIPE. So commands are kept here and hiredis' own buffer is empty whenever it
+   writes; after that it calls delWrite, in which we hand it what is to be sent, and write that with
+   the signal held back. What the socket does not take then is tried again by time, or when a reply
+   comes.
+
+   hiredis calls back in places where it can't bear being freed, and a caller may close us wherever
+   we call it. So a link is cut off from its context (data, hook) before either is freed, answers
+   are called only where the outermost function of ours ends, and the handle is freed after that. */
+
+typedef enum ratelimit_priv_async_state {
+    RATELIMIT_PRIV_ASYNC_DIALING,
+    RATELIMIT_PRIV_ASYNC_DIALED,
+    RATELIMIT_PRIV_ASYNC_LOGIN,
+    RATELIMIT_PRIV_ASYNC_READY
+} ratelimit_priv_async_state;
+
+typedef struct ratelimit_priv_async_flight {
+    ratelimit_priv_redis_call call;       /* of a job; unused in the one that asks for the map */
+    struct ratelimit_priv_async_job *job; /* NULL: asks for the cluster's map */
+    struct ratelimit_priv_async_flight *next;
+    struct ratelimit_priv_async_list *list; /* it is in */
+    struct ratelimit_priv_async_link *link; /* it waits for or was sent on */
+    uint64_t at_ns;                         /* when it was sent, or may try again */
+    uint32_t rests;
+    bool skip;  /* the reply to ASKING comes first */
+    bool probe; /* tries a node that failed */
+} ratelimit_priv_async_flight;
+
+typedef struct ratelimit_priv_async_list {
+    ratelimit_priv_async_flight *first, *last;
+} ratelimit_priv_async_list;
+
+typedef struct ratelimit_priv_async_job {
+    struct ratelimit_priv_async_job *next, *prev; /* in the order of their deadlines */
+    uint64_t deadline;
+    ratelimit_redis_answers answers;
+    void *self;
+    size_t count, flights, left; /* left: flights that are not done */
+    ratelimit_request *req;
+    ratelimit_result *res;
+    ratelimit_priv_redis_entry *entry;
+    ratelimit_priv_redis_ask *ask;
+    ratelimit_priv_async_flight *flight;
+    char *keys;
+} ratelimit_priv_async_job;
+
+/* What stands between hiredis and the adapter. */
+typedef struct ratelimit_priv_async_hook {
+    struct ratelimit_priv_async_link *link; /* NULL: cut off */
+    void *data;
+    void (*add_read)(void *data);
+    void (*del_read)(void *data);
+    void (*add_write)(void *data);
+    void (*del_write)(void *data);
+    void (*cleanup)(void *data);
+} ratelimit_priv_async_hook;
+
+typedef struct ratelimit_priv_async_link {
+    struct ratelimit_priv_async_link *next;
+    ratelimit_redis_async *a;
+    ratelimit_priv_redis_node *node;
+    redisAsyncContext *ac;
+    ratelimit_priv_async_hook *hook;
+    ratelimit_priv_async_list waiting, sent;
+    ratelimit_priv_async_state state;
+    uint64_t until; /* it must be ready */
+    unsigned login; /* replies to come before it is */
+    uint64_t stuck; /* not 0: the socket is full, try again then */
+    uint64_t heard; /* replies */
+    bool armed;     /* the loop will tell when it may write */
+    bool retired;   /* of no use for others */
+    bool broken;    /* writing failed */
+    ratelimit_priv_async_flight map;
+} ratelimit_priv_async_link;
+
+struct ratelimit_redis_async {
+    ratelimit_redis *r; /* options, nodes, slots; its pool is not used */
+    ratelimit_redis_loop loop;
+    ratelimit_priv_async_link *links;
+    ratelimit_priv_async_list resting;
+    ratelimit_priv_async_job *first, *last;       /* under way */
+    ratelimit_priv_async_job *ready, *ready_last; /* to be answered */
+    size_t ready_count, requests;
+    uint64_t timer_at;              /* it fires; 0: not set */
+    uint64_t lost;                  /* links */
+    ratelimit_priv_redis_conn text; /* commands are built in it */
+    unsigned depth;                 /* of our functions on the stack */
+    bool closed;
+    bool map_wanted, mapping;
+};
+
+static void ratelimit_priv_async_push(ratelimit_priv_async_list *list,
+                                      ratelimit_priv_async_flight *f)
+{
+    f->next = NULL;
+    f->list = list;
+    if (list->last)
+        list->last->next = f;
+    else
+        list->first = f;
+    list->last = f;
+}
+
+/* Takes f out of its list, if it is in one; it is mostly the first. */
+static void ratelimit_priv_async_pull(ratelimit_priv_async_flight *f)
+{
+    ratelimit_priv_async_list *list = f->list;
+    ratelimit_priv_async_flight *at = NULL;
+    if (!list)
+        return;
+    if (list->first == f) {
+        list->first = f->next;
+    } else {
+        for (at = list->first; at->next != f;)
+            at = at->next;
+        at->next = f->next;
+    }
+    if (list->last == f)
+        list->last = at;
+    f->list = NULL;
+    f->next = NULL;
+}
+
+/* ---- jobs ---- */
+
+/* Room for bytes at *size, aligned; where it begins. */
+static size_t ratelimit_priv_async_room(size_t *size, size_t count, size_t bytes)
+{
+    size_t at = *size;
+    *size = at + (count * bytes + 15) / 16 * 16;
+    return at;
+}
+
+/* A job with copies of count requests and their keys, but not yet of their limits; NULL if there is
+ * no memory. */
+static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_request *req,
+                                                             size_t count, size_t flights)
+{
+    size_t size = 0, keys = 0, at[6], i;
+    ratelimit_priv_async_job *job;
+    char *base;
+    for (i = 0; i < count; i++) {
+        size_t len = req[i].key ? req[i].key_len : 0;
+        if (len > SIZE_MAX / 4 - keys)
+            return NULL;
+        keys += len;
+    }
+    (void)ratelimit_priv_async_room(&size, 1, sizeof *job);
+    at[0] = ratelimit_priv_async_room(&size, count, sizeof *job->req);
+    at[1] = ratelimit_priv_async_room(&size, count, sizeof *job->res);
+    at[2] = ratelimit_priv_async_room(&size, count, sizeof *job->entry);
+    at[3] = ratelimit_priv_async_room(&size, flights, sizeof *job->ask);
+    at[4] = ratelimit_priv_async_room(&size, flights, sizeof *job->flight);
+    at[5] = ratelimit_priv_async_room(&size, keys, 1);
+    base = (char *)malloc(size);
+    if (!base)
+        return NULL;
+    job = (ratelimit_priv_async_job *)(void *)base;
+    memset(job, 0, sizeof *job);
+    job->count = count;
+    job->flights = flights;
+    job->req = (ratelimit_request *)(void *)(base + at[0]);
+    job->res = (ratelimit_result *)(void *)(base + at[1]);
+    job->entry = (ratelimit_priv_redis_entry *)(void *)(base + at[2]);
+    job->ask = (ratelimit_priv_redis_ask *)(void *)(base + at[3]);
+    job->flight = (ratelimit_priv_async_flight *)(void *)(base + at[4]);
+    job->keys = base + at[5];
+    memset(job->flight, 0, flights * sizeof *job->flight);
+    for (i = 0, keys = 0; i < count; i++) {
+        job->req[i] = req[i];
+        if (req[i].key) {
+            memcpy(job->keys + keys, req[i].key, req[i].key_len);
+            job->req[i].key = job->keys + keys;
+            keys += req[i].key_len;
+        }
+    }
+    return job;
+}
+
+/* From those under way to those that are to be answered. */
+static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+{
+    if (job->prev)
+        job->prev->next = job->next;
+    else
+        a->first = job->next;
+    if (job->next)
+        job->next->prev = job->prev;
+    else
+        a->last = job->prev;
+    job->next = NULL;
+    job->prev = a->ready_last;
+    if (a->ready_last)
+        a->ready_last->next = job;
+    else
+        a->ready = job;
+    a->ready_last = job;
+    a->ready_count++;
+}
+
+/* f is done, well or not. */
+static void ratelimit_priv_async_settle(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
+{
+    ratelimit_priv_async_job *job = f->job;
+    size_t i;
+    if (f->probe)
+        f->call.node->probing = f->probe = false;
+    if (f->call.failed && job->flights == job->count)
+        ratelimit_priv_answer(&job->res[f - job->flight], RATELIMIT_STORE_FAILED);
+    else if (f->call.failed)
+        for (i = 0; i < job->count; i++)
+            ratelimit_priv_answer(&job->res[i], RATELIMIT_STORE_FAILED);
+    if (--job->left == 0)
+        ratelimit_priv_async_finish(a, job);
+}
+
+static void ratelimit_priv_async_fail(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
+{
+    ratelimit_priv_redis_fail(&f->call);
+    ratelimit_priv_async_settle(a, f);
+}
+
+/* ---- time and answers ---- */
+
+RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis_async *a)
+{
+    const ratelimit_priv_async_link *link;
+    const ratelimit_priv_async_flight *f;
+    uint64_t next = RATELIMIT_FOREVER;
+    if (!a || a->closed)
+        return next;
+    if (a->ready)
+        return 0;
+    if (a->first)
+        next = a->first->deadline;
+    for (link = a->links; link; link = link->next) {
+        if (link->state < RATELIMIT_PRIV_ASYNC_READY && link->until < next)
+            next = link->until;
+        if (link->stuck && link->stuck < next)
+            next = link->stuck;
+        if (link->map.list && link->map.at_ns + a->r->timeout_ns < next)
+            next = link->map.at_ns + a->r->timeout_ns;
+    }
+    for (f = a->resting.first; f; f = f->next)
+        next = f->at_ns < next ? f->at_ns : next;
+    return next;
+}
+
+/* Sets the loop's timer if it must fire earlier than it would. */
+static void ratelimit_priv_async_arm(ratelimit_redis_async *a)
+{
+    uint64_t next, now;
+    if (!a->loop.timer || a->closed)
+        return;
+    next = ratelimit_redis_async_next_deadline(a);
+    if (next == RATELIMIT_FOREVER || (a->timer_at && a->timer_at <= next))
+        return;
+    now = ratelimit_clock_ns();
+    a->timer_at = next ? next : 1;
+    a->depth++;
+    a->loop.timer(a->loop.self, next > now ? next - now : 0);
+    a->depth--;
+}
+
+static void ratelimit_priv_async_destroy(ratelimit_redis_async *a)
+{
+    ratelimit_redis_close(a->r);
+    free(a->text.out);
+    free(a);
+}
+
+/* Calls answers: those that are ready now. What is answered without a server meanwhile waits for
+ * the next time, or a caller that always asks again would never get out of here. */
+static void ratelimit_priv_async_deliver(ratelimit_redis_async *a)
+{
+    size_t count = a->ready_count;
+    while (a->ready && (count || a->closed)) {
+        ratelimit_priv_async_job *job = a->ready;
+        a->ready = job->next;
+        if (a->ready)
+            a->ready->prev = NULL;
+        else
+            a->ready_last = NULL;
+        a->ready_count--;
+        a->requests -= job->count;
+        count -= count != 0;
+        job->answers(job->self, job->res, job->count);
+        free(job);
+    }
+}
+
+/* Each function that the loop calls is between enter and leave, after which a may be gone. */
+static void ratelimit_priv_async_enter(ratelimit_redis_async *a)
+{
+    a->depth++;
+}
+
+static void ratelimit_priv_async_leave(ratelimit_redis_async *a)
+{
+    if (a->depth == 1) {
+        ratelimit_priv_async_deliver(a);
+        ratelimit_priv_async_arm(a);
+    }
+    if (--a->depth == 0 && a->closed)
+        ratelimit_priv_async_destroy(a);
+}
+
+/* ---- links ---- */
+
+static void ratelimit_priv_async_dispatch(ratelimit_redis_async *a, ratelimit_priv_async_flight *f);
+static void ratelimit_priv_async_pump(ratelimit_priv_async_link *link);
+
+/* Asks the loop to tell when link may write. */
+static void ratelimit_priv_async_wake(ratelimit_priv_async_link *link)
+{
+    if (link->state != RATELIMIT_PRIV_ASYNC_READY || link->armed || link->stuck || link->broken)
+        return;
+    link->armed = true;
+    link->hook->add_write(link->hook->data);
+}
+
+/* f tries again in some ms: not all who wait at the same time. */
+static void ratelimit_priv_async_rest(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
+{
+    uint64_t now = ratelimit_clock_ns();
+    uint64_t pause = RATELIMIT_MILLISECOND << (f->rests < 4 ? f->rests : 4);
+    f->rests++;
+    f->at_ns = now + pause / 2 + (now >> 8) % (pause / 2);
+    ratelimit_priv_async_push(&a->resting, f);
+}
+
+/* Cuts link off from its context. */
+static void ratelimit_priv_async_cut(ratelimit_priv_async_link *link)
+{
+    ratelimit_priv_async_link **at = &link->a->links;
+    while (*at != link)
+        at = &(*at)->next;
+    *at = link->next;
+    link->ac->data = NULL;
+    if (link->hook)
+        link->hook->link = NULL;
+    link->a->lost++;
+}
+
+static ratelimit_priv_async_link *ratelimit_priv_async_link_to(ratelimit_redis_async *a,
+                                                               ratelimit_priv_redis_node *node);
+
+/* Asks for the cluster's map as soon as some node can be asked. */
+static void ratelimit_priv_async_want_map(ratelimit_redis_async *a)
+{
+    ratelimit_priv_redis_node *node, *next;
+    ratelimit_priv_async_link *link;
+    if (!a->r->cluster || a->closed)
+        return;
+    a->map_wanted = true;
+    if (a->mapping)
+        return;
+    for (link = a->links; link; link = link->next)
+        if (!link->node->down && !link->retired) {
+            ratelimit_priv_async_wake(link); /* else it will, when it is ready */
+            return;
+        }
+    for (node = a->r->nodes; node; node = next) {
+        next = node->next;
+        if (!node->down && (node->known || node == a->r->nodes)) {
+            (void)ratelimit_priv_async_link_to(a, node);
+            return;
+        }
+    }
+}
+
+/* Ends link. What was sent on it fails, for it may have been charged; what was not may go another
+ * way. blame: the node is left alone for a while. freed: hiredis frees the context by itself. */
+static void ratelimit_priv_async_lose(ratelimit_priv_async_link *link, const char *why, bool blame,
+                                      bool freed)
+{
+    ratelimit_redis_async *a = link->a;
+    ratelimit_priv_redis_node *node = link->node;
+    bool ready = link->state == RATELIMIT_PRIV_ASYNC_READY;
+    ratelimit_priv_async_flight *f;
+    ratelimit_priv_async_cut(link);
+    if (blame || link->sent.first || link->waiting.first) {
+        if (a->r->unix_path)
+            ratelimit_priv_redis_say(a->r, "%s: %s", a->r->unix_path, why);
+        else
+            ratelimit_priv_redis_say(a->r, "%s:%d: %s", node->host, node->port, why);
+    }
+    if (blame)
+        ratelimit_priv_redis_down(a->r, node, why);
+    if (link->map.list)
+        a->mapping = false;
+    while ((f = link->sent.first) != NULL) {
+        ratelimit_priv_async_pull(f);
+        if (f->job)
+            ratelimit_priv_async_fail(a, f);
+    }
+    if (blame)
+        ratelimit_priv_async_want_map(a);
+    while ((f = link->waiting.first) != NULL) {
+        ratelimit_priv_async_pull(f);
+        if (f->probe)
+            node->probing = f->probe = false;
+        f->call.asking = false;
+        if (ready || a->r->cluster)
+            ratelimit_priv_redis_hop(&f->call, why);
+        else
+            ratelimit_priv_redis_fail(&f->call);
+        if (f->call.done)
+            ratelimit_priv_async_settle(a, f);
+        else if (ready)
+            ratelimit_priv_async_dispatch(a, f);
+        else
+            ratelimit_priv_async_rest(a, f); /* until the map has come */
+    }
+    if (!freed)
+        redisAsyncFree(link->ac);
+    free(link);
+}
+
+/* Why the context failed. */
+static const char *ratelimit_priv_async_why(const redisAsyncContext *ac)
+{
+    const char *why = "the connection broke";
+    if (ac->c.err == REDIS_ERR_EOF)
+        return "the server closed the connection";
+    if (ac->c.err == REDIS_ERR_PROTOCOL)
+        return "what came from the server is not Redis' protocol";
+    if (ac->c.err == REDIS_ERR_OTHER)
+        (void)ratelimit_priv_redis_fault_of(ac->c.errstr, &why);
+    return why;
+}
+
+static void ratelimit_priv_async_on_connect(const redisAsyncContext *ac, int status)
+{
+    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)ac->data;
+    ratelimit_redis_async *a = link ? link->a : NULL;
+    if (!a)
+        return;
+    if (status == REDIS_OK) {
+        link->state = RATELIMIT_PRIV_ASYNC_DIALED;
+        link->hook->add_write(link->hook->data);
+        return;
+    }
+    ratelimit_priv_async_enter(a);
+    ratelimit_priv_async_lose(
+        link, strstr(ac->c.errstr, "refused") ? "nobody listens there" : "no connection", true,
+        true);
+    ratelimit_priv_async_leave(a);
+}
+
+static void ratelimit_priv_async_on_disconnect(const redisAsyncContext *ac, int status)
+{
+    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)ac->data;
+    ratelimit_redis_async *a = link ? link->a : NULL;
+    (void)status;
+    if (!a)
+        return;
+    ratelimit_priv_async_enter(a);
+    ratelimit_priv_async_lose(link, ratelimit_priv_async_why(ac),
+                              link->sent.first || link->state != RATELIMIT_PRIV_ASYNC_READY, true);
+    ratelimit_priv_async_leave(a);
+}
+
+static void ratelimit_priv_async_add_read(void *self)
+{
+    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
+    if (hook->add_read)
+        hook->add_read(hook->data);
+}
+
+static void ratelimit_priv_async_del_read(void *self)
+{
+    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
+    if (hook->del_read)
+        hook->del_read(hook->data);
+}
+
+/* hiredis has something to write: only while it connects that is its own business. */
+static void ratelimit_priv_async_add_write(void *self)
+{
+    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
+    if (hook->link && hook->link->state == RATELIMIT_PRIV_ASYNC_DIALING)
+        hook->add_write(hook->data);
+}
+
+/* hiredis has nothing to write, and the socket has room. */
+static void ratelimit_priv_async_del_write(void *self)
+{
+    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
+    ratelimit_priv_async_link *link = hook->link;
+    if (hook->del_write)
+        hook->del_write(hook->data);
+    if (!link)
+        return;
+    link->armed = false;
+    ratelimit_priv_async_pump(link);
+    ratelimit_priv_async_arm(link->a);
+}
+
+static void ratelimit_priv_async_cleanup(void *self)
+{
+    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
+    if (hook->link)
+        hook->link->hook = NULL;
+    if (hook->cleanup)
+        hook->cleanup(hook->data);
+    free(hook);
+}
+
+/* Attaches link to the loop, and stands between. */
+static bool ratelimit_priv_async_attach(ratelimit_priv_async_link *link)
+{
+    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)calloc(1, sizeof *hook);
+    redisAsyncContext *ac = link->ac;
+    if (!hook)
+        return false;
+    if (link->a->loop.attach(link->a->loop.self, ac) != REDIS_OK || !ac->ev.addWrite) {
+        free(hook);
+        return false;
+    }
+    hook->link = link;
+    hook->data = ac->ev.data;
+    hook->add_read = ac->ev.addRead;
+    hook->del_read = ac->ev.delRead;
+    hook->add_write = ac->ev.addWrite;
+    hook->del_write = ac->ev.delWrite;
+    hook->cleanup = ac->ev.cleanup;
+    ac->ev.data = hook;
+    ac->ev.addRead = ratelimit_priv_async_add_read;
+    ac->ev.delRead = ratelimit_priv_async_del_read;
+    ac->ev.addWrite = ratelimit_priv_async_add_write;
+    ac->ev.delWrite = ratelimit_priv_async_del_write;
+    ac->ev.cleanup = ratelimit_priv_async_cleanup;
+#    if HIREDIS_MAJOR >= 1
+    ac->ev.scheduleTimer = NULL; /* tick does it, with any version */
+#    endif
+    link->hook = hook;
+    return redisAsyncSetConnectCallback(ac, ratelimit_priv_async_on_connect) == REDIS_OK &&
+           redisAsyncSetDisconnectCallback(ac, ratelimit_priv_async_on_disconnect) == REDIS_OK;
+}
+
+/* A new link to node, being connected; NULL if that failed at once. */
+static ratelimit_priv_async_link *ratelimit_priv_async_dial(ratelimit_redis_async *a,
+                                                            ratelimit_priv_redis_node *node)
+{
+    ratelimit_redis *r = a->r;
+    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)calloc(1, sizeof *link);
+    const char *why = "out of memory";
+    if (link)
+        link->ac = r->unix_path ? redisAsyncConnectUnix(r->unix_path)
+                                : redisAsyncConnect(node->host, node->port);
+    if (link && link->ac) {
+        link->a = a;
+        link->node = node;
+        link->until = ratelimit_clock_ns() + r->connect_timeout_ns;
+        link->next = a->links;
+        a->links = link;
+        if (link->ac->err) {
+            why = strstr(link->ac->errstr, "refused") ? "nobody listens there" : "no connection";
+        } else {
+#    if defined(SO_NOSIGPIPE)
+            int on = 1;
+            (void)setsockopt(link->ac->c.fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#    endif
+            link->ac->data = link;
+            if (ratelimit_priv_async_attach(link))
+                return link;
+            why = "the event loop does not take the connection";
+        }
+        ratelimit_priv_async_lose(link, why, true, false);
+        return NULL;
+    }
+    ratelimit_priv_redis_say(r, "%s", why);
+    free(link);
+    return NULL;
+}
+
+/* True if nobody waits on link and it is open: then it has nothing to read. */
+static bool ratelimit_priv_async_alive(const ratelimit_priv_async_link *link)
+{
+    char byte;
+    if (link->state != RATELIMIT_PRIV_ASYNC_READY || link->sent.first || link->waiting.first)
+        return true;
+    return !link->broken && recv(link->ac->c.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+/* The link to node, made if there is none. */
+static ratelimit_priv_async_link *ratelimit_priv_async_link_to(ratelimit_redis_async *a,
+                                                               ratelimit_priv_redis_node *node)
+{
+    ratelimit_priv_async_link *link;
+    for (link = a->links; link; link = link->next)
+        if (link->node == node && !link->retired) {
+            if (ratelimit_priv_async_alive(link))
+                return link;
+            ratelimit_priv_async_lose(link, "the server closed the connection", false, false);
+            break;
+        }
+    return ratelimit_priv_async_dial(a, node);
+}
+
+/* Sends f on its way: where its key is now. */
+static void ratelimit_priv_async_dispatch(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
+{
+    ratelimit_priv_redis_node *node = ratelimit_priv_redis_pick(&f->call);
+    ratelimit_priv_async_link *link;
+    f->call.node = node;
+    if (node->down && (node->probing || ratelimit_clock_ns() < node->down_until)) {
+        ratelimit_priv_redis_say(a->r, "%s (left alone for a while)", node->why);
+        ratelimit_priv_async_fail(a, f);
+        return;
+    }
+    f->probe = node->probing = node->down;
+    link = ratelimit_priv_async_link_to(a, node);
+    if (!link) {
+        ratelimit_priv_async_fail(a, f);
+        return;
+    }
+    f->link = link;
+    ratelimit_priv_async_push(&link->waiting, f);
+    ratelimit_priv_async_wake(link);
+}
+
+/* ---- writing ---- */
+
+/* redisBufferWrite without SIGPIPE: the signal is held back meanwhile, and swallowed if it came of
+ * this. */
+static int ratelimit_priv_async_step(redisContext *c, int *done)
+{
+#    if defined(SO_NOSIGPIPE)
+    return redisBufferWrite(c, done);
+#    else
+    static const struct timespec none = {0, 0};
+    sigset_t pipe, before, pending;
+    bool was_pending = false;
+    int result;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    if (sigismember(&before, SIGPIPE)) {
+        sigpending(&pending);
+        was_pending = sigismember(&pending, SIGPIPE) == 1;
+    }
+    result = redisBufferWrite(c, done);
+    if (result != REDIS_OK && !was_pending)
+        while (sigtimedwait(&pipe, NULL, &none) < 0 && errno == EINTR)
+            ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return result;
+#    endif
+}
+
+/* Writes what hiredis has. */
+static void ratelimit_priv_async_flush(ratelimit_priv_async_link *link)
+{
+    int done = 0;
+    if (link->broken)
+        return;
+    if (ratelimit_priv_async_step(&link->ac->c, &done) != REDIS_OK) {
+        link->broken = true;
+        link->stuck = 0;
+        (void)shutdown(link->ac->c.fd, SHUT_RDWR); /* the loop finds it readable, and it ends */
+        return;
+    }
+    link->stuck = done ? 0 : ratelimit_clock_ns() + RATELIMIT_MILLISECOND;
+}
+
+static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, void *privdata);
+
+/* Hands hiredis the command in a->text. */
+static bool ratelimit_priv_async_append(ratelimit_priv_async_link *link)
+{
+    ratelimit_priv_redis_conn *text = &link->a->text;
+    bool good =
+        !text->no_memory && redisAsyncFormattedCommand(link->ac, ratelimit_priv_async_on_reply,
+                                                       NULL, text->out, text->out_len) == REDIS_OK;
+    text->out_len = 0;
+    text->no_memory = false;
+    return good;
+}
+
+/* Login and database. */
+static void ratelimit_priv_async_login(ratelimit_priv_async_link *link)
+{
+    const ratelimit_redis *r = link->a->r;
+    ratelimit_priv_redis_conn *text = &link->a->text;
+    bool good = true;
+    link->state = RATELIMIT_PRIV_ASYNC_LOGIN;
+    if (r->password) {
+        ratelimit_priv_redis_put_size(text, '*', r->user ? 3 : 2);
+        ratelimit_priv_redis_put_text(text, "AUTH");
+        if (r->user)
+            ratelimit_priv_redis_put_text(text, r->user);
+        ratelimit_priv_redis_put_text(text, r->password);
+        link->login++;
+        good = ratelimit_priv_async_append(link);
+    }
+    if (r->database) {
+        ratelimit_priv_redis_put_size(text, '*', 2);
+        ratelimit_priv_redis_put_text(text, "SELECT");
+        ratelimit_priv_redis_put_u64(text, (uint64_t)r->database);
+        link->login++;
+        good = ratelimit_priv_async_append(link) && good;
+    }
+    if (!link->login)
+        link->state = RATELIMIT_PRIV_ASYNC_READY;
+    if (!good)
+        link->until = 0; /* out of memory: tick ends it */
+}
+
+/* Asks for the cluster's map, at most every 100 ms. */
+static void ratelimit_priv_async_ask_map(ratelimit_priv_async_link *link)
+{
+    ratelimit_redis_async *a = link->a;
+    uint64_t now = ratelimit_clock_ns();
+    if (!a->map_wanted || a->mapping ||
+        (a->r->mapped && now - a->r->map_at < 100 * RATELIMIT_MILLISECOND))
+        return;
+    ratelimit_priv_redis_put_size(&a->text, '*', 2);
+    ratelimit_priv_redis_put_text(&a->text, "CLUSTER");
+    ratelimit_priv_redis_put_text(&a->text, "SLOTS");
+    if (!ratelimit_priv_async_append(link))
+        return;
+    a->r->map_at = now;
+    a->mapping = true;
+    a->map_wanted = false;
+    link->map.at_ns = now;
+    ratelimit_priv_async_push(&link->sent, &link->map);
+}
+
+/* Sends what waits on link. Not from here: answers, or the end of link. */
+static void ratelimit_priv_async_pump(ratelimit_priv_async_link *link)
+{
+    ratelimit_redis_async *a = link->a;
+    ratelimit_priv_async_flight *f;
+    uint64_t now = ratelimit_clock_ns();
+    if (link->state == RATELIMIT_PRIV_ASYNC_DIALED)
+        ratelimit_priv_async_login(link);
+    if (link->state == RATELIMIT_PRIV_ASYNC_READY && !link->broken) {
+        ratelimit_priv_async_ask_map(link);
+        while ((f = link->waiting.first) != NULL) {
+            ratelimit_priv_async_pull(f);
+            f->skip = f->call.asking;
+            f->at_ns = now;
+            f->call.build(&f->call, &a->text);
+            if (f->skip && !a->text.no_memory) {
+                /* Two commands, two replies: hiredis has to be told of each. */
+                if (redisAsyncFormattedCommand(link->ac, ratelimit_priv_async_on_reply, NULL,
+                                               "*1\r\n$6\r\nASKING\r\n", 16) != REDIS_OK)
+                    a->text.no_memory = true;
+            }
+            if (ratelimit_priv_async_append(link)) {
+                ratelimit_priv_async_push(&link->sent, f);
+            } else {
+                ratelimit_priv_redis_say(a->r, "out of memory");
+                ratelimit_priv_async_fail(a, f);
+            }
+        }
+    }
+    ratelimit_priv_async_flush(link);
+}
+
+/* ---- reading ---- */
+
+/* The map came, or did not. */
+static void ratelimit_priv_async_on_map(ratelimit_priv_async_link *link, const redisReply *reply)
+{
+    ratelimit_redis_async *a = link->a;
+    ratelimit_priv_async_link *other, *next;
+    a->mapping = false;
+    if (reply->type != REDIS_REPLY_ARRAY || !reply->elements)
+        return;
+    ratelimit_priv_redis_map_all(a->r, reply, link->node->host);
+    for (other = a->links; other; other = next) {
+        next = other->next;
+        if (other != link && !other->node->known && !other->sent.first && !other->waiting.first)
+            ratelimit_priv_async_lose(other, "it left the cluster", false, false);
+    }
+}
+
+/* A reply to f came on link. */
+static void ratelimit_priv_async_on_answer(ratelimit_priv_async_link *link,
+                                           ratelimit_priv_async_flight *f, const redisReply *reply)
+{
+    ratelimit_redis_async *a = link->a;
+    ratelimit_priv_redis_node *node = link->node;
+    ratelimit_priv_redis_call *call = &f->call;
+    const char *cool = NULL;
+    bool wait, renew = false;
+    if (f->probe)
+        node->probing = f->probe = false;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        wait = ratelimit_priv_redis_error_reply(call, reply->str, &cool, &renew);
+        if (a->r->cluster && !call->eval)
+            ratelimit_priv_async_want_map(a);
+    } else {
+        call->eval = call->asking = call->rest = false;
+        call->done = call->answer(call, reply) || call->failed;
+        wait = call->rest;
+    }
+    if (cool)
+        ratelimit_priv_redis_down(a->r, node, cool);
+    else
+        node->down = false;
+    link->retired = link->retired || renew;
+    if (call->done)
+        ratelimit_priv_async_settle(a, f);
+    else if (wait)
+        ratelimit_priv_async_rest(a, f);
+    else
+        ratelimit_priv_async_dispatch(a, f);
+}
+
+/* A reply to the login came. */
+static void ratelimit_priv_async_on_login(ratelimit_priv_async_link *link, const redisReply *reply)
+{
+    const char *why;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        (void)ratelimit_priv_redis_fault_of(reply->str, &why);
+        ratelimit_priv_async_lose(link, why, true, false);
+        return;
+    }
+    if (--link->login == 0) {
+        link->state = RATELIMIT_PRIV_ASYNC_READY;
+        ratelimit_priv_async_wake(link);
+    }
+}
+
+static bool ratelimit_priv_async_has(const ratelimit_redis_async *a,
+                                     const ratelimit_priv_async_link *link)
+{
+    const ratelimit_priv_async_link *at = a->links;
+    while (at && at != link)
+        at = at->next;
+    return at != NULL;
+}
+
+static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, void *privdata)
+{
+    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)ac->data;
+    ratelimit_redis_async *a = link ? link->a : NULL;
+    ratelimit_priv_async_flight *f;
+    (void)privdata;
+    if (!a)
+        return;
+    ratelimit_priv_async_enter(a);
+    link->heard++;
+    f = link->sent.first;
+    if (!reply) { /* hiredis is about to free ac */
+        ratelimit_priv_async_lose(link, ratelimit_priv_async_why(ac), true, true);
+    } else if (link->state != RATELIMIT_PRIV_ASYNC_READY) {
+        ratelimit_priv_async_on_login(link, (const redisReply *)reply);
+    } else if (f && f->skip) {
+        f->skip = false;
+    } else if (f) {
+        ratelimit_priv_async_pull(f);
+        if (link->stuck)
+            ratelimit_priv_async_flush(link);
+        if (f->job)
+            ratelimit_priv_async_on_answer(link, f, (const redisReply *)reply);
+        else
+            ratelimit_priv_async_on_map(link, (const redisReply *)reply);
+        if (!ratelimit_priv_async_has(a, link)) { /* it was found closed */
+            ratelimit_priv_async_leave(a);
+            return;
+        }
+        if (link->waiting.first)
+            ratelimit_priv_async_wake(link);
+        if (link->retired && !link->sent.first)
+            ratelimit_priv_async_lose(link, "the server is a replica", false, false);
+    }
+    ratelimit_priv_async_leave(a);
+}
+
+/* ---- tick ---- */
+
+/* What came in time is read before anything is ended: it may be the caller who is late. */
+static void ratelimit_priv_async_catch_up(ratelimit_redis_async *a, uint64_t now)
+{
+    ratelimit_priv_async_link *link = a->links;
+    while (link) {
+        const ratelimit_priv_async_flight *f = link->sent.first;
+        uint64_t heard = link->heard, lost = a->lost;
+        if (!f || !f->job || f->job->deadline > now) {
+            link = link->next;
+            continue;
+        }
+        redisAsyncHandleRead(link->ac);
+        if (a->lost != lost)
+            link = a->links;
+        else if (link->heard == heard)
+            link = link->next;
+    }
+}
+
+/* Its time is over. */
+static void ratelimit_priv_async_expire(ratelimit_redis_async *a, ratelimit_priv_async_job *job,
+                                        uint64_t now)
+{
+    size_t i;
+    for (i = 0; i < job->flights; i++) {
+        ratelimit_priv_async_flight *f = &job->flight[i];
+        if (f->call.done)
+            continue;
+        if (f->list == &a->resting || f->list == &f->link->waiting) {
+            ratelimit_priv_redis_say(a->r, "no answer in time%s",
+                                     f->list != &a->resting ? ""
+                                     : f->call.cool         ? ": the cluster is down"
+                                                            : ": the slot is being moved");
+            if (f->list == &a->resting && f->call.cool)
+                ratelimit_priv_redis_down(a->r, f->call.node, "the cluster is down");
+            ratelimit_priv_async_pull(f);
+            ratelimit_priv_async_fail(a, f);
+        } else {
+            ratelimit_priv_async_lose(f->link, "no answer in time",
+                                      now - f->at_ns >= a->r->timeout_ns / 2, false);
+        }
+    }
+}
+
+RATELIMIT_API void ratelimit_redis_async_tick(ratelimit_redis_async *a, uint64_t now_ns)
+{
+    ratelimit_priv_async_link *link, *next;
+    ratelimit_priv_async_flight *f, *after;
+    if (!a || a->depth || a->closed)
+        return;
+    ratelimit_priv_async_enter(a);
+    a->timer_at = 0;
+    for (link = a->links; link; link = next) {
+        uint64_t lost = a->lost;
+        next = link->next;
+        if (link->stuck && link->stuck <= now_ns)
+            ratelimit_priv_async_flush(link);
+        if (link->state < RATELIMIT_PRIV_ASYNC_READY && link->until <= now_ns)
+            ratelimit_priv_async_lose(link, "no connection in time", true, false);
+        else if (link->map.list && link->map.at_ns + a->r->timeout_ns <= now_ns)
+            ratelimit_priv_async_lose(link, "no map of the cluster in time", true, false);
+        if (a->lost != lost)
+            next = a->links;
+    }
+    for (f = a->resting.first; f; f = after) {
+        after = f->next;
+        if (f->at_ns > now_ns)
+            continue;
+        ratelimit_priv_async_pull(f);
+        ratelimit_priv_async_dispatch(a, f);
+    }
+    if (a->first && a->first->deadline <= now_ns)
+        ratelimit_priv_async_catch_up(a, now_ns);
+    while (a->first && a->first->deadline <= now_ns)
+        ratelimit_priv_async_expire(a, a->first, now_ns);
+    ratelimit_priv_async_leave(a);
+}
+
+/* ---- the rest of the interface ---- */
+
+RATELIMIT_API ratelimit_redis_async *
+ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelimit_redis_loop *loop,
+                           ratelimit_status *status_or_null)
+{
+    ratelimit_status spare, *status = status_or_null ? status_or_null : &spare;
+    ratelimit_redis_async *a;
+    *status = RATELIMIT_BAD_ARGUMENT;
+    if (!loop || !loop->attach)
+        return NULL;
+    *status = RATELIMIT_UNSUPPORTED;
+    if (options && options->tls)
+        return NULL;
+    *status = RATELIMIT_NO_MEMORY;
+    a = (ratelimit_redis_async *)calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->loop = *loop;
+    if (!a->loop.max_requests)
+        a->loop.max_requests = 10000;
+    a->r = ratelimit_redis_open(options, status);
+    if (!a->r) {
+        free(a);
+        return NULL;
+    }
+    a->map_wanted = a->r->cluster;
+    return a;
+}
+
+/* Begins job: its flights go out; what is settled already waits for tick. */
+static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_async_job *job,
+                                       bool all)
+{
+    ratelimit_redis *r = a->r;
+    uint64_t now_ns = r->clock ? r->clock(r->clock_self) : 0;
+    bool beyond = now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT;
+    size_t i;
+    for (i = 0; i < job->count; i++) {
+        ratelimit_priv_redis_prepare(&job->entry[i], &job->req[i], &job->res[i]);
+        job->req[i].limit = &job->entry[i].limit; /* the caller's may go */
+    }
+    job->left = 1; /* so that it stays until all are out */
+    for (i = 0; i < job->flights; i++) {
+        ratelimit_priv_async_flight *f = &job->flight[i];
+        f->job = job;
+        if (!ratelimit_priv_redis_start(r, &job->ask[i], &f->call, &job->entry[i],
+                                        job->count / job->flights, all, now_ns))
+            continue;
+        job->left++;
+        if (beyond) {
+            ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
+            ratelimit_priv_async_fail(a, f);
+        } else {
+            ratelimit_priv_async_dispatch(a, f);
+        }
+    }
+    if (--job->left == 0)
+        ratelimit_priv_async_finish(a, job);
+}
+
+static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
+                                                  const ratelimit_request *req, size_t count,
+                                                  bool all, ratelimit_redis_answers answers,
+                                                  void *self)
+{
+    ratelimit_priv_async_job *job;
+    if (!a || !req || !count || !answers || count > a->loop.max_requests ||
+        (all && count > RATELIMIT_MAX_ALL))
+        return RATELIMIT_BAD_ARGUMENT;
+    if (a->closed)
+        return RATELIMIT_CANCELED;
+    if (count > a->loop.max_requests - a->requests)
+        return RATELIMIT_BUSY;
+    job = ratelimit_priv_async_job_of(req, count, all ? 1 : count);
+    if (!job)
+        return RATELIMIT_NO_MEMORY;
+    a->requests += count;
+    job->answers = answers;
+    job->self = self;
+    job->deadline = ratelimit_priv_redis_deadline(a->r);
+    job->prev = a->last;
+    if (a->last)
+        a->last->next = job;
+    else
+        a->first = job;
+    a->last = job;
+    ratelimit_priv_async_begin(a, job, all);
+    ratelimit_priv_async_arm(a);
+    return RATELIMIT_OK;
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_async_take(ratelimit_redis_async *a,
+                                                          const ratelimit_request *req,
+                                                          ratelimit_redis_answers answers,
+                                                          void *self)
+{
+    return ratelimit_priv_async_send(a, req, 1, false, answers, self);
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_async_take_each(ratelimit_redis_async *a,
+                                                               const ratelimit_request *req,
+                                                               size_t count,
+                                                               ratelimit_redis_answers answers,
+                                                               void *self)
+{
+    return ratelimit_priv_async_send(a, req, count, false, answers, self);
+}
+
+RATELIMIT_API ratelimit_status ratelimit_redis_async_take_all(ratelimit_redis_async *a,
+                                                              const ratelimit_request *req,
+                                                              size_t count,
+                                                              ratelimit_redis_answers answers,
+                                                              void *self)
+{
+    return ratelimit_priv_async_send(a, req, count, true, answers, self);
+}
+
+RATELIMIT_API size_t ratelimit_redis_async_under_way(const ratelimit_redis_async *a)
+{
+    return a ? a->requests : 0;
+}
+
+RATELIMIT_API const char *ratelimit_redis_async_error(ratelimit_redis_async *a, char *buf,
+                                                      size_t buf_bytes)
+{
+    return ratelimit_redis_error(a ? a->r : NULL, buf, buf_bytes);
+}
+
+RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a)
+{
+    size_t i;
+    if (!a || a->closed)
+        return;
+    a->closed = true;
+    ratelimit_priv_async_enter(a);
+    while (a->links) {
+        ratelimit_priv_async_link *link = a->links;
+        ratelimit_priv_async_cut(link);
+        redisAsyncFree(link->ac);
+        free(link);
+    }
+    while (a->first) {
+        ratelimit_priv_async_job *job = a->first;
+        for (i = 0; i < job->count; i++)
+            ratelimit_priv_answer(&job->res[i], RATELIMIT_CANCELED);
+        ratelimit_priv_async_finish(a, job);
+    }
+    ratelimit_priv_async_leave(a);
 }
 #  endif
 

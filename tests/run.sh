@@ -17,7 +17,7 @@ case $BUILD in /*) ;; *) BUILD=$(pwd)/$BUILD ;; esac
 
 WARN="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-UNITS="vectors test_model test_reported test_limit test_table test_limiter test_tier test_rules test_text test_threads test_processes"
+UNITS="vectors test_model test_reported test_limit test_table test_limiter test_cas_held test_tier test_rules test_text test_threads test_processes"
 passed=0 failed=0 skipped=0
 
 count() { # the last line of a suite
@@ -103,7 +103,7 @@ others() {
     else
         fail "32-bit builds" "$GCC -m32 does not link (gcc-N-multilib)"
     fi
-    UNITS="test_threads test_tier test_rules"
+    UNITS="test_threads test_cas_held test_tier test_rules"
     units tsan $GCC -std=c99 $WARN -O1 -g -fsanitize=thread
     missing "$CLANG" clang "threads (clang)" || units tsan-clang $CLANG -std=c99 $WARN -O1 -g -fsanitize=thread
 }

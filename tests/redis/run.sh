@@ -16,8 +16,8 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds vectors_redis test_store test_locks test_tls test_cluster"
-CLUSTER_TESTS="test_cluster"
+ALL="builds vectors_redis test_store test_locks test_tls test_async test_async_ev test_cluster"
+CLUSTER_TESTS="test_async test_async_ev test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
 passed=0 failed=0 skipped=0 pids=
@@ -181,6 +181,7 @@ $both
     cp "$dir/quick.c" "$dir/quick.cpp"
     ok "it builds as C99" $cc "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
     ok "it builds with the keeper thread" $cc -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.c" -o "$dir/a" $libs
+    ok "it builds with the asynchronous form" $cc -DRATELIMIT_REDIS_ASYNC -O2 "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
     ok "it builds static" $cc -DRATELIMIT_STATIC -O2 "$dir/one.c" -o "$dir/a" $libs
     ok "both implementations may be in separate includes" $cc "$dir/split.c" -o "$dir/a" $libs
     ok "the headers may be included first and often" $cc "$dir/late.c" -o "$dir/a" $libs
@@ -196,10 +197,11 @@ $both
     ok "it says that the headers are of different versions" says "different versions" $CC -std=c99 -I"$dir/gone" -c "$dir/one.c" -o "$dir/a"
     if command -v "${CXX:-g++}" >/dev/null; then
         ok "it builds as C++11" $cxx "$dir/one.cpp" "$dir/plain.cpp" -o "$dir/a" $libs
+        ok "it builds as C++11 with the asynchronous form" $cxx -DRATELIMIT_REDIS_ASYNC -O2 "$dir/one.cpp" "$dir/plain.cpp" -o "$dir/a" $libs
         ok "it builds as C++11 with the keeper thread" $cxx -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.cpp" -o "$dir/a" $libs
     elif [ -n "${SKIP_MISSING:-}" ]; then
         echo "skipped: builds as C++: g++ is missing (Debian package g++)"
-        skipped=$((skipped + 2))
+        skipped=$((skipped + 3))
     else
         echo "FAILED: builds as C++: g++ is missing (Debian package g++)"
         failed=$((failed + 1))
@@ -221,8 +223,29 @@ start_tls() {
         tls-ca-cert-file "$dir/ca.crt" tls-auth-clients no tls-port "$TLS_PORT" | grep -q OK
 }
 
+loop_of() { # a test: its event loop's library
+    case $1 in
+    test_async) echo -levent ;;
+    test_async_ev) echo -lev ;;
+    esac
+}
+
 run() { # a program
-    libs=
+    libs=$(loop_of "$1")
+    case $libs in
+    -levent) set -- "$1" event2/event.h libevent-dev ;;
+    -lev) set -- "$1" ev.h libev-dev ;;
+    esac
+    if [ -n "$libs" ] && ! echo "#include <$2>" | $CC -E - >/dev/null 2>&1; then
+        if [ -n "${SKIP_MISSING:-}" ]; then
+            echo "skipped: $1: $2 is missing (Debian package $3)"
+            skipped=$((skipped + 1))
+        else
+            echo "FAILED: $1: $2 is missing (Debian package $3)"
+            failed=$((failed + 1))
+        fi
+        return
+    fi
     if [ "$1" = test_tls ]; then
         if [ ! -f "${HIREDIS:-/usr/include}/hiredis/hiredis_ssl.h" ] || ! command -v openssl >/dev/null; then
             echo "skipped: test_tls: this hiredis has no TLS (1.0 or later), or openssl is missing (package openssl)"
@@ -289,14 +312,14 @@ plant() {
     cp ratelimit.h "$dir/fault/"
     "$dir/plant" tests/redis/faults.txt "$name" ratelimit_redis.h >"$dir/fault/ratelimit_redis.h" || return 1
     for tree in . "$dir/fault"; do
-        $CC -std=c99 -O0 -w -I"$tree" -Itests -Itests/redis "tests/redis/$test.c" -o "$dir/$test" -lhiredis -pthread || return 1
+        $CC -std=c99 -O0 -w -I"$tree" -Itests -Itests/redis "tests/redis/$test.c" -o "$dir/$test" $(loop_of "$test") -lhiredis -pthread || return 1
         timeout -k 5 60 "$dir/$test" "$@" >"$dir/out" 2>&1 </dev/null
         code=$?
         if [ "$tree" = . ] && [ "$code" -ne 0 ]; then
             echo "  $test $* fails without a fault"
             return 1
         fi
-        kill -CONT "$REDIS_PID"
+        kill -CONT "$REDIS_PID" $CLUSTER_PIDS
     done
     [ "$code" -ne 0 ]
 }

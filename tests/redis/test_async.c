@@ -1,0 +1,1369 @@
+/* test_async.c - the asynchronous form of ratelimit_redis.h against real servers, on libevent;
+ * test_async_ev.c: on libev.
+ *
+ *     SEED=n, DECISIONS=n    as in vectors_redis.c
+ */
+#define _POSIX_C_SOURCE 200809L
+#define RATELIMIT_REDIS_ASYNC
+#define RATELIMIT_IMPLEMENTATION
+#define RATELIMIT_REDIS_IMPLEMENTATION
+#include "ratelimit_redis.h"
+
+#include "server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+
+/* The adapters of hiredis are not written for our warnings. */
+#if defined(__GNUC__)
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wpedantic"
+#  pragma GCC diagnostic ignored "-Wconversion"
+#  pragma GCC diagnostic ignored "-Wsign-conversion"
+#  pragma GCC diagnostic ignored "-Wshadow"
+#  pragma GCC diagnostic ignored "-Wundef"
+#  pragma GCC diagnostic ignored "-Wcast-qual"
+#  pragma GCC diagnostic ignored "-Wstrict-prototypes"
+#  pragma GCC diagnostic ignored "-Wstrict-aliasing"
+#  pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#if !defined(hi_malloc) && HIREDIS_MAJOR == 0
+#  define hi_malloc malloc /* Debian's adapters of 0.14.1 were taken from a newer version */
+#  define hi_calloc calloc
+#endif
+#if defined(LOOP_LIBEV)
+#  include <hiredis/adapters/libev.h>
+#else
+#  include <hiredis/adapters/libevent.h>
+#endif
+#if defined(__GNUC__)
+#  pragma GCC diagnostic pop
+#endif
+
+static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
+
+/* ---- a loop, a handle on it, and what came of it --------------------------------------------- */
+
+typedef struct world {
+    ratelimit_redis_async *a;
+    size_t timers; /* how often the timer was set */
+#if defined(LOOP_LIBEV)
+    struct ev_loop *base;
+    ev_timer timer;
+#else
+    struct event_base *base;
+    struct event *timer;
+#endif
+} world;
+
+#if defined(LOOP_LIBEV)
+static void fired(struct ev_loop *base, ev_timer *timer, int events)
+{
+    world *w = (world *)timer->data;
+    (void)base;
+    (void)events;
+    ratelimit_redis_async_tick(w->a, ratelimit_clock_ns());
+}
+
+static int attach(void *self, redisAsyncContext *context)
+{
+    return redisLibevAttach(((world *)self)->base, context);
+}
+
+static void set_timer(void *self, uint64_t after_ns)
+{
+    world *w = (world *)self;
+    w->timers++;
+    ev_timer_stop(w->base, &w->timer);
+    ev_now_update(w->base);
+    ev_timer_set(&w->timer, (double)after_ns / 1e9, 0.0);
+    ev_timer_start(w->base, &w->timer);
+}
+
+static void turn(world *w)
+{
+    ev_run(w->base, EVRUN_ONCE);
+}
+
+static void turn_now(world *w)
+{
+    ev_run(w->base, EVRUN_NOWAIT);
+}
+
+static void begin_loop(world *w)
+{
+    w->base = ev_loop_new(EVFLAG_AUTO);
+    ev_init(&w->timer, fired);
+    w->timer.data = w;
+}
+
+static void end_loop(world *w)
+{
+    ev_timer_stop(w->base, &w->timer);
+    ev_run(w->base, EVRUN_NOWAIT);
+    ev_loop_destroy(w->base);
+}
+#else
+static void fired(evutil_socket_t fd, short events, void *self)
+{
+    (void)fd;
+    (void)events;
+    ratelimit_redis_async_tick(((world *)self)->a, ratelimit_clock_ns());
+}
+
+static int attach(void *self, redisAsyncContext *context)
+{
+    return redisLibeventAttach(context, ((world *)self)->base);
+}
+
+static void set_timer(void *self, uint64_t after_ns)
+{
+    world *w = (world *)self;
+    struct timeval span;
+    w->timers++;
+    span.tv_sec = (time_t)(after_ns / RATELIMIT_SECOND);
+    span.tv_usec = (suseconds_t)(after_ns % RATELIMIT_SECOND / 1000);
+    evtimer_add(w->timer, &span);
+}
+
+static void turn(world *w)
+{
+    event_base_loop(w->base, EVLOOP_ONCE);
+}
+
+static void turn_now(world *w)
+{
+    event_base_loop(w->base, EVLOOP_NONBLOCK);
+}
+
+static void begin_loop(world *w)
+{
+    w->base = event_base_new();
+    w->timer = evtimer_new(w->base, fired, w);
+}
+
+static void end_loop(world *w)
+{
+    event_free(w->timer);
+    event_base_free(w->base);
+}
+#endif
+
+static void begin_with(world *w, const ratelimit_redis_options *options, uint32_t max_requests)
+{
+    ratelimit_redis_loop loop;
+    ratelimit_status status;
+    memset(w, 0, sizeof *w);
+    memset(&loop, 0, sizeof loop);
+    begin_loop(w);
+    loop.attach = attach;
+    loop.timer = set_timer;
+    loop.self = w;
+    loop.max_requests = max_requests;
+    w->a = ratelimit_redis_async_open(options, &loop, &status);
+    if (w->a == NULL) {
+        fprintf(stderr, "open: %s\n", ratelimit_status_text(status));
+        exit(2);
+    }
+}
+
+static void begin(world *w, uint32_t timeout_ms)
+{
+    ratelimit_redis_options options = server_options();
+    options.timeout_ms = timeout_ms;
+    options.connect_timeout_ms = timeout_ms;
+    options.cool_down_ms = 50;
+    begin_with(w, &options, 0);
+}
+
+static void end(world *w)
+{
+    ratelimit_redis_async_close(w->a);
+    w->a = NULL;
+    end_loop(w);
+}
+
+/* What one call of take came to. */
+typedef struct answer {
+    world *w;
+    unsigned calls;
+    size_t count;
+    uint64_t at_ns;
+    ratelimit_result res[16];
+} answer;
+
+static void answered(void *self, const ratelimit_result *res, size_t count)
+{
+    answer *to = (answer *)self;
+    size_t i;
+    to->calls++;
+    to->count = count;
+    to->at_ns = ratelimit_clock_ns();
+    for (i = 0; i < count && i < 16; i++)
+        to->res[i] = res[i];
+}
+
+static ratelimit_status ask_n(world *w, const char *key, const ratelimit_limit *limit, uint64_t n,
+                              answer *to)
+{
+    ratelimit_request q = server_request(key, limit, RATELIMIT_TAKE, n);
+    ratelimit_status status;
+    memset(to, 0, sizeof *to);
+    to->w = w;
+    status = ratelimit_redis_async_take(w->a, &q, answered, to);
+    CHECK_U64(to->calls, 0); /* never from within take */
+    return status;
+}
+
+static void ask(world *w, const char *key, const ratelimit_limit *limit, answer *to)
+{
+    CHECK_U64(ask_n(w, key, limit, 1, to), RATELIMIT_OK);
+}
+
+/* Turns the loop until nothing is under way. If its timer was not set, a turn may never end. */
+static void settle(world *w)
+{
+    uint64_t start = ratelimit_clock_ns();
+    alarm(12);
+    while (ratelimit_redis_async_under_way(w->a) && server_ms_since(start) < 10000)
+        turn(w);
+    alarm(0);
+    CHECK_U64(ratelimit_redis_async_under_way(w->a), 0);
+}
+
+static const char *why(world *w)
+{
+    static char text[240];
+    return ratelimit_redis_async_error(w->a, text, sizeof text);
+}
+
+static ratelimit_result take_now(world *w, const char *key, const ratelimit_limit *limit)
+{
+    answer to;
+    ask(w, key, limit, &to);
+    settle(w);
+    CHECK_U64(to.calls, 1);
+    return to.res[0];
+}
+
+/* ---- decisions ------------------------------------------------------------------------------- */
+
+#define KEYS 24
+
+static unsigned char memory[RATELIMIT_TABLE_BYTES(1000)];
+
+static ratelimit_limit random_limit(void)
+{
+    static const uint64_t periods[] = {
+        1000, 1000000, RATELIMIT_SECOND, RATELIMIT_MINUTE, RATELIMIT_HOUR, 1234567891};
+    ratelimit_limit limit;
+    do {
+        uint64_t tokens = 1 + check_below(UINT64_C(1) << check_below(20));
+        uint64_t per = periods[check_below(6)] * (1 + check_below(3));
+        limit = check_below(5) == 0 ? ratelimit_window_make(tokens, per)
+                                    : ratelimit_limit_make(tokens, per, 1 + check_below(1000));
+    } while (ratelimit_limit_check(&limit) != RATELIMIT_OK);
+    return limit;
+}
+
+static ratelimit_request random_request(char *key, const ratelimit_limit *limit)
+{
+    ratelimit_request q = server_request(key, limit, RATELIMIT_TAKE, 1);
+    if (check_below(2))
+        q.op = (ratelimit_op)check_below(RATELIMIT_RESET + 1);
+    q.n = check_below(8) ? 1 + check_below(limit->burst) : check_below(limit->burst + 3);
+    q.max_wait_ns = 1 + check_below(limit->window_ns + 2);
+    return q;
+}
+
+static void same(const ratelimit_result *got, const ratelimit_result *want)
+{
+    CHECK_U64(got->status, want->status);
+    CHECK_U64(got->allowed, want->allowed);
+    CHECK_U64(got->limit, want->limit);
+    CHECK_U64(got->remaining, want->remaining);
+    CHECK_U64(got->taken, want->taken);
+    CHECK_U64(got->retry_after_ns, want->retry_after_ns);
+    CHECK_U64(got->reset_after_ns, want->reset_after_ns);
+    CHECK_U64(got->wait_ns, want->wait_ns);
+}
+
+/* All keys are under way at once, each in a call of its own or in batches, each for itself or all
+ * or none. */
+static void one_round(world *w, ratelimit_table *table, const ratelimit_limit *limits, uint64_t now)
+{
+    static char keys[KEYS][2];
+    static ratelimit_request q[KEYS];
+    static answer to[KEYS];
+    static ratelimit_limit copies[KEYS];
+    ratelimit_result want[KEYS];
+    size_t i, n, count = 0;
+    for (i = 0; i < KEYS; i++) {
+        keys[i][0] = (char)('a' + i);
+        keys[i][1] = '\0';
+        copies[i] = limits[i];
+        q[i] = random_request(keys[i], &copies[i]);
+    }
+    for (i = 0; i < KEYS; i += n, count++) {
+        bool all = check_below(4) == 0;
+        n = check_below(2) ? 1 : 1 + check_below(6);
+        n = n > KEYS - i ? KEYS - i : n;
+        memset(&to[count], 0, sizeof to[count]);
+        CHECK_U64((n == 1 ? ratelimit_redis_async_take(w->a, &q[i], answered, &to[count])
+                   : all  ? ratelimit_redis_async_take_all(w->a, &q[i], n, answered, &to[count])
+                          : ratelimit_redis_async_take_each(w->a, &q[i], n, answered, &to[count])),
+                  RATELIMIT_OK);
+        ratelimit_table_decide(table, &q[i], &want[i], n,
+                               all && n > 1 ? RATELIMIT_ALL : RATELIMIT_EACH, now);
+        to[count].w = w;
+    }
+    memset(q, 0xEE, sizeof q); /* all was copied */
+    memset(keys, 0xEE, sizeof keys);
+    memset(copies, 0xEE, sizeof copies);
+    settle(w);
+    for (i = 0, n = 0; n < count; i += to[n++].count) {
+        size_t j;
+        CHECK_U64(to[n].calls, 1);
+        for (j = 0; j < to[n].count; j++)
+            same(&to[n].res[j], &want[i + j]);
+    }
+    CHECK_U64(i, KEYS);
+}
+
+static void random_decisions_agree_with_the_table_in_every_field(void)
+{
+    const char *text = getenv("DECISIONS");
+    size_t rounds = (text ? (size_t)strtoul(text, NULL, 10) : 24000) / KEYS, i;
+    ratelimit_redis_options options = server_options();
+    ratelimit_table_options seeds;
+    ratelimit_limit limits[KEYS];
+    ratelimit_table *table;
+    uint64_t now = UINT64_C(1700000000000000000);
+    world w;
+    options.clock = server_given;
+    options.clock_self = &now;
+    options.ttl_min_ms = 3600 * 1000;
+    options.timeout_ms = 5000;
+    begin_with(&w, &options, 0);
+    server_flush();
+    memset(&seeds, 0, sizeof seeds);
+    seeds.seed[0] = seeds.seed[1] = 1;
+    CHECK_U64(ratelimit_table_init(&table, memory, sizeof memory, &seeds), RATELIMIT_OK);
+    for (i = 0; i < KEYS; i++)
+        limits[i] = random_limit();
+    for (i = 0; i < rounds && check_faults < 5; i++) {
+        one_round(&w, table, limits, now);
+        now += check_below(UINT64_C(1) << check_below(38));
+        if (check_below(4) == 0)
+            limits[check_below(KEYS)] = random_limit(); /* takes a second round trip */
+    }
+    end(&w);
+}
+
+/* The second round trip, without a table beside it. */
+static void a_changed_limit_and_a_clock_that_was_set_back_are_decided_as_by_the_store(void)
+{
+    static const ratelimit_limit before = RATELIMIT_LIMIT(1, RATELIMIT_SECOND, 10);
+    static const ratelimit_limit after = RATELIMIT_LIMIT(1, RATELIMIT_MINUTE, 20);
+    uint64_t now = UINT64_C(1700000000000000000);
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    ratelimit_result got, want;
+    world w;
+    int i;
+    options.clock = server_given;
+    options.clock_self = &now;
+    options.ttl_min_ms = 60000;
+    options.timeout_ms = 5000;
+    begin_with(&w, &options, 0);
+    r = server_open(&options);
+    server_flush();
+    for (i = 0; i < 8; i++) {
+        got = take_now(&w, "async", &before);
+        want = server_take(r, "sync", &before, 1);
+        same(&got, &want);
+    }
+    got = take_now(&w, "async", &after);
+    want = server_take(r, "sync", &after, 1);
+    same(&got, &want);
+    CHECK_U64(got.remaining, 11);
+    now -= RATELIMIT_HOUR;
+    for (i = 0; i < 15; i++) {
+        got = take_now(&w, "async", &after);
+        want = server_take(r, "sync", &after, 1);
+        same(&got, &want);
+    }
+    CHECK(!got.allowed);
+    ratelimit_redis_close(r);
+    end(&w);
+}
+
+static void takes_of_one_turn_go_out_in_one_write_and_in_order(void)
+{
+    static answer to[150];
+    long long reads;
+    unsigned i;
+    world w;
+    begin(&w, 5000);
+    server_flush();
+    (void)take_now(&w, "warm", &hourly);
+    reads = server_info(server_port(), "total_reads_processed");
+    for (i = 0; i < 150; i++)
+        ask(&w, "k", &hourly, &to[i]);
+    settle(&w);
+    reads = server_info(server_port(), "total_reads_processed") - reads;
+    CHECK(reads >= 1 && reads <= 6); /* two of them ours, one of each 16 KB */
+    for (i = 0; i < 150; i++) {
+        CHECK_U64(to[i].calls, 1);
+        CHECK_U64(to[i].res[0].allowed, i < 100);
+    }
+    end(&w);
+}
+
+static void a_batch_is_answered_at_once_when_its_last_is_decided(void)
+{
+    ratelimit_request q[5];
+    answer to;
+    world w;
+    size_t i;
+    begin(&w, 5000);
+    server_flush();
+    memset(&to, 0, sizeof to);
+    for (i = 0; i < 5; i++)
+        q[i] = server_request("k", &hourly, RATELIMIT_TAKE, 30);
+    q[1].key_len = 0;
+    CHECK_U64(ratelimit_redis_async_take_each(w.a, q, 5, answered, &to), RATELIMIT_OK);
+    settle(&w);
+    CHECK_U64(to.calls, 1);
+    CHECK_U64(to.count, 5);
+    CHECK_U64(to.res[0].status, RATELIMIT_OK);
+    CHECK_U64(to.res[1].status, RATELIMIT_BAD_KEY);
+    CHECK_U64(to.res[3].status, RATELIMIT_OK);
+    CHECK_U64(to.res[4].status, RATELIMIT_DENIED);
+    CHECK_U64(to.res[4].remaining, 10);
+    q[1].key_len = 1;
+    CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 2, answered, &to), RATELIMIT_OK);
+    settle(&w);
+    CHECK_U64(to.calls, 2);
+    CHECK(!to.res[0].allowed && !to.res[1].allowed);
+    CHECK_U64(take_now(&w, "k", &hourly).remaining, 9);
+    end(&w);
+}
+
+static void a_lost_script_cache_is_not_seen_by_a_hundred_takes_under_way(void)
+{
+    static answer to[100];
+    unsigned i;
+    world w;
+    begin(&w, 5000);
+    server_flush();
+    (void)take_now(&w, "warm", &hourly);
+    CHECK(server_do(server_port(), "SCRIPT FLUSH"));
+    for (i = 0; i < 100; i++)
+        ask(&w, "k", &hourly, &to[i]);
+    settle(&w);
+    for (i = 0; i < 100; i++)
+        CHECK(to[i].calls == 1 && to[i].res[0].allowed);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_DENIED);
+    end(&w);
+}
+
+static void mistakes_are_told_and_never_from_within_take(void)
+{
+    static const ratelimit_limit bad = RATELIMIT_LIMIT(0, RATELIMIT_SECOND, 1);
+    static const ratelimit_limit none = RATELIMIT_UNLIMITED;
+    ratelimit_request q = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+    answer to;
+    world w;
+    begin(&w, 5000);
+    CHECK_U64(ratelimit_redis_async_take(NULL, &q, answered, &to), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_async_take(w.a, NULL, answered, &to), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_async_take(w.a, &q, NULL, &to), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_async_take_each(w.a, &q, 0, answered, &to), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(take_now(&w, "", &hourly).status, RATELIMIT_BAD_KEY);
+    CHECK_U64(take_now(&w, "k", &bad).status, RATELIMIT_BAD_LIMIT);
+    CHECK_U64(take_now(&w, "k", NULL).status, RATELIMIT_BAD_LIMIT);
+    CHECK(take_now(&w, "k", &none).allowed);
+    CHECK_U64(ask_n(&w, "k", &hourly, 101, &to), RATELIMIT_OK);
+    settle(&w);
+    CHECK_U64(to.res[0].status, RATELIMIT_NEVER);
+    CHECK(ratelimit_redis_async_open(NULL, NULL, NULL) == NULL);
+    end(&w);
+}
+
+static void no_more_than_max_requests_are_under_way(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_request q[5];
+    answer to[5];
+    world w;
+    size_t i;
+    begin_with(&w, &options, 4);
+    server_flush();
+    for (i = 0; i < 5; i++) {
+        CHECK_U64(ask_n(&w, "k", &hourly, 1, &to[i]), i < 4 ? RATELIMIT_OK : RATELIMIT_BUSY);
+        q[i] = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+    }
+    CHECK_U64(ratelimit_redis_async_under_way(w.a), 4);
+    CHECK_U64(ratelimit_redis_async_take_each(w.a, q, 5, answered, &to[4]), RATELIMIT_BAD_ARGUMENT);
+    settle(&w);
+    for (i = 0; i < 5; i++)
+        CHECK_U64(to[i].calls, i < 4);
+    CHECK_U64(take_now(&w, "k", &hourly).remaining, 95);
+    end(&w);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* Other events of the loop come as if nothing was wrong, and so do answers that need no server. */
+static void a_stopped_server_fails_what_waits_for_it_in_time_and_blocks_nothing(void)
+{
+    static answer to[100];
+    static const ratelimit_limit none = RATELIMIT_UNLIMITED;
+    answer free_one;
+    uint64_t start, longest = 0;
+    unsigned i;
+    world w;
+    begin(&w, 200);
+    server_flush();
+    (void)take_now(&w, "warm", &hourly);
+    kill((pid_t)server_number("REDIS_PID"), SIGSTOP);
+    start = ratelimit_clock_ns();
+    for (i = 0; i < 100; i++)
+        ask(&w, "k", &hourly, &to[i]);
+    ask(&w, "free", &none, &free_one);
+    while (ratelimit_redis_async_under_way(w.a)) {
+        uint64_t before = ratelimit_clock_ns();
+        turn_now(&w);
+        longest = ratelimit_clock_ns() - before > longest ? ratelimit_clock_ns() - before : longest;
+        if (server_ms_since(start) > 5000)
+            break;
+    }
+    for (i = 0; i < 100; i++) {
+        CHECK_U64(to[i].calls, 1);
+        CHECK_U64(to[i].res[0].status, RATELIMIT_STORE_FAILED);
+        CHECK(to[i].at_ns - start >= 190 * RATELIMIT_MILLISECOND &&
+              to[i].at_ns - start < 350 * RATELIMIT_MILLISECOND);
+    }
+    CHECK(free_one.calls == 1 && free_one.res[0].allowed);
+    CHECK(free_one.at_ns - start < 100 * RATELIMIT_MILLISECOND);
+    CHECK(longest < 100 * RATELIMIT_MILLISECOND);
+    CHECK(strstr(why(&w), "no answer in time") != NULL);
+    start = ratelimit_clock_ns(); /* now it is left alone */
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    CHECK(server_ms_since(start) < 45);
+    CHECK(strstr(why(&w), "left alone") != NULL);
+    kill((pid_t)server_number("REDIS_PID"), SIGCONT);
+    server_sleep_ms(60);
+    CHECK_U64(take_now(&w, "other", &hourly).status, RATELIMIT_OK);
+    end(&w);
+}
+
+/* More than a socket takes: the rest is kept until the server reads again. */
+static void what_the_socket_does_not_take_is_sent_later(void)
+{
+    static answer to[6000];
+    static char key[4000];
+    unsigned i;
+    world w;
+    begin(&w, 8000);
+    server_flush();
+    (void)take_now(&w, "warm", &hourly);
+    kill((pid_t)server_number("REDIS_PID"), SIGSTOP);
+    memset(key, 'k', sizeof key - 1);
+    for (i = 0; i < 6000; i++) {
+        key[i % 60] = (char)('a' + i / 60 % 26);
+        ask(&w, key, &hourly, &to[i]);
+    }
+    for (i = 0; i < 100; i++) {
+        turn_now(&w);
+        server_sleep_ms(1);
+    }
+    CHECK_U64(ratelimit_redis_async_under_way(w.a), 6000);
+    kill((pid_t)server_number("REDIS_PID"), SIGCONT);
+    settle(&w);
+    for (i = 0; i < 6000; i++)
+        CHECK(to[i].calls == 1 &&
+              (to[i].res[0].status == RATELIMIT_OK || to[i].res[0].status == RATELIMIT_DENIED));
+    end(&w);
+}
+
+/* The answer is there, but the loop was busy with something else meanwhile. */
+static void a_late_loop_does_not_make_the_server_late(void)
+{
+    answer to;
+    world w;
+    begin(&w, 100);
+    server_flush();
+    (void)take_now(&w, "warm", &hourly);
+    ask(&w, "k", &hourly, &to);
+    turn_now(&w);
+    server_sleep_ms(150);
+    ratelimit_redis_async_tick(w.a, ratelimit_clock_ns());
+    CHECK_U64(to.calls, 1);
+    CHECK_U64(to.res[0].status, RATELIMIT_OK);
+    end(&w);
+}
+
+static void a_connection_killed_between_takes_is_not_seen(void)
+{
+    world w;
+    int i;
+    begin(&w, 5000);
+    server_flush();
+    for (i = 0; i < 20; i++) {
+        CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_OK);
+        server_int(server_port(), "CLIENT KILL TYPE normal SKIPME yes");
+        if (i % 2)
+            turn_now(&w);
+    }
+    CHECK_U64(take_now(&w, "k", &hourly).remaining, 79);
+    end(&w);
+}
+
+/* A server of our own: what it is sent is counted, and it hangs up. */
+typedef struct fake {
+    int listener, port, fd;
+    size_t commands;
+} fake;
+
+static void fake_open(fake *f)
+{
+    struct sockaddr_in address;
+    socklen_t len = sizeof address;
+    memset(f, 0, sizeof *f);
+    f->fd = -1;
+    f->listener = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind(f->listener, (struct sockaddr *)(void *)&address, sizeof address) != 0 ||
+        listen(f->listener, 64) != 0 ||
+        getsockname(f->listener, (struct sockaddr *)(void *)&address, &len) != 0)
+        exit(2);
+    fcntl(f->listener, F_SETFL, O_NONBLOCK);
+    f->port = ntohs(address.sin_port);
+}
+
+/* Accepts and reads what there is. */
+static void fake_read(fake *f)
+{
+    char buf[4096];
+    ssize_t n, i;
+    if (f->fd < 0)
+        f->fd = accept(f->listener, NULL, NULL);
+    while (f->fd >= 0 && (n = recv(f->fd, buf, sizeof buf, MSG_DONTWAIT)) > 0)
+        for (i = 0; i < n; i++)
+            f->commands += buf[i] == '*';
+}
+
+/* Hangs up, and does not wait for what is on its way. */
+static void fake_hang_up(fake *f)
+{
+    struct linger now = {1, 0};
+    if (f->fd < 0)
+        return;
+    setsockopt(f->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(f->fd);
+    f->fd = -1;
+}
+
+static void begin_at(world *w, int port)
+{
+    ratelimit_redis_options options = server_options();
+    options.port = port;
+    options.timeout_ms = 1000;
+    options.cool_down_ms = 1;
+    begin_with(w, &options, 0);
+}
+
+static void a_connection_closed_under_way_fails_and_nothing_is_sent_twice(void)
+{
+    static answer to[10];
+    uint64_t start = ratelimit_clock_ns();
+    unsigned i;
+    fake f;
+    world w;
+    fake_open(&f);
+    begin_at(&w, f.port);
+    for (i = 0; i < 10; i++)
+        ask(&w, "k", &hourly, &to[i]);
+    while (f.commands < 10 && server_ms_since(start) < 900) {
+        turn_now(&w);
+        fake_read(&f);
+    }
+    CHECK_U64(f.commands, 10);
+    fake_hang_up(&f);
+    settle(&w);
+    fake_read(&f);
+    CHECK_U64(f.commands, 10);
+    for (i = 0; i < 10; i++)
+        CHECK(to[i].calls == 1 && to[i].res[0].status == RATELIMIT_STORE_FAILED);
+    CHECK(server_ms_since(start) < 900);
+    end(&w);
+    close(f.listener);
+}
+
+static volatile sig_atomic_t pipes;
+
+static void on_pipe(int number)
+{
+    (void)number;
+    pipes++;
+}
+
+/* Writes of many ms' worth, while the other side goes away at any time. */
+static void no_signal_comes_of_a_connection_that_broke(void)
+{
+    static char key[100000];
+    struct sigaction handler, before;
+    world w;
+    fake f;
+    int i;
+    memset(key, 'k', sizeof key - 1);
+    memset(&handler, 0, sizeof handler);
+    handler.sa_handler = on_pipe;
+    sigaction(SIGPIPE, &handler, &before);
+    pipes = 0;
+    fake_open(&f);
+    begin_at(&w, f.port);
+    for (i = 0; i < 200; i++) {
+        answer to[4];
+        uint64_t start = ratelimit_clock_ns();
+        int j;
+        for (j = 0; j < 3; j++)
+            ask(&w, key, &hourly, &to[j]);
+        while (f.fd < 0 && ratelimit_redis_async_under_way(w.a) && server_ms_since(start) < 900) {
+            turn_now(&w);
+            if (f.fd < 0)
+                f.fd = accept(f.listener, NULL, NULL);
+        }
+        if (i % 2)
+            turn_now(&w);
+        if (f.fd >= 0)
+            shutdown(f.fd, SHUT_RDWR);
+        ask(&w, key, &hourly, &to[3]);
+        fake_hang_up(&f);
+        settle(&w);
+        for (j = 0; j < 4; j++)
+            CHECK(to[j].calls == 1 && to[j].res[0].status == RATELIMIT_STORE_FAILED);
+        server_sleep_ms(2);
+    }
+    CHECK_U64(pipes, 0);
+    sigaction(SIGPIPE, &before, NULL);
+    end(&w);
+    close(f.listener);
+}
+
+static void where_nobody_listens_takes_fail_at_once_and_say_why(void)
+{
+    ratelimit_redis_options options = server_options();
+    uint64_t start = ratelimit_clock_ns();
+    fake f;
+    world w;
+    fake_open(&f);
+    close(f.listener);
+    begin_at(&w, f.port);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "nobody listens there") != NULL);
+    end(&w);
+    options.unix_path = "/tmp/no such socket";
+    begin_with(&w, &options, 0);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "/tmp/no such socket: no connection") != NULL);
+    end(&w);
+    CHECK(server_ms_since(start) < 500);
+}
+
+/* The backlog is full: no connection is made, and none is refused. */
+static void a_server_that_does_not_accept_costs_the_connect_timeout(void)
+{
+    ratelimit_redis_options options = server_options();
+    int filler[4], i;
+    uint64_t start;
+    answer to;
+    world w;
+    fake f;
+    fake_open(&f);
+    listen(f.listener, 0);
+    for (i = 0; i < 4; i++) {
+        struct sockaddr_in address;
+        memset(&address, 0, sizeof address);
+        address.sin_family = AF_INET;
+        address.sin_port = htons((uint16_t)f.port);
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        filler[i] = socket(AF_INET, SOCK_STREAM, 0);
+        fcntl(filler[i], F_SETFL, O_NONBLOCK);
+        (void)connect(filler[i], (struct sockaddr *)(void *)&address, sizeof address);
+    }
+    options.port = f.port;
+    options.connect_timeout_ms = 60;
+    options.timeout_ms = 2000;
+    begin_with(&w, &options, 0);
+    start = ratelimit_clock_ns();
+    ask(&w, "k", &hourly, &to);
+    settle(&w);
+    CHECK_U64(to.res[0].status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "no connection in time") != NULL);
+    CHECK(server_ms_since(start) >= 55 && server_ms_since(start) < 500);
+    end(&w);
+    for (i = 0; i < 4; i++)
+        close(filler[i]);
+    close(f.listener);
+}
+
+static void login_and_database_are_set_before_anything_is_taken(void)
+{
+    ratelimit_redis_options options = server_options();
+    world w;
+    CHECK(server_do(server_port(), "ACL SETUSER app on >secret ~* +@all"));
+    server_flush();
+    options.database = 3;
+    options.user = "app";
+    options.password = "secret";
+    options.unix_path = getenv("REDIS_SOCKET");
+    begin_with(&w, &options, 0);
+    CHECK(take_now(&w, "k", &hourly).allowed);
+    CHECK_U64(server_int(server_port(), "DBSIZE"), 0);
+    server_do(server_port(), "SELECT 3");
+    CHECK_U64(server_int(server_port(), "DBSIZE"), 1);
+    server_do(server_port(), "SELECT 0");
+    end(&w);
+    options.password = "wrong";
+    begin_with(&w, &options, 0);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "does not accept this user and password") != NULL);
+    end(&w);
+    options.password = "secret";
+    options.database = 9999;
+    begin_with(&w, &options, 0);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "no such database") != NULL);
+    end(&w);
+    server_flush();
+}
+
+static void a_foreign_value_is_left_alone(void)
+{
+    world w;
+    begin(&w, 5000);
+    server_flush();
+    server_do(server_port(), "SET ratelimit:k something");
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "holds something else") != NULL);
+    server_do(server_port(), "DEL ratelimit:k");
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_OK);
+    end(&w);
+}
+
+static void a_replica_fails_and_is_taken_up_again_when_it_is_master(void)
+{
+    world w;
+    begin(&w, 5000);
+    server_flush();
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_OK);
+    CHECK(server_do(server_port(), "REPLICAOF 127.0.0.1 1"));
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "the server is a replica") != NULL);
+    CHECK(server_do(server_port(), "REPLICAOF NO ONE"));
+    server_sleep_ms(60);
+    CHECK_U64(take_now(&w, "k", &hourly).remaining, 98);
+    end(&w);
+}
+
+static void a_server_that_is_loading_is_left_alone_for_a_while(void)
+{
+    ratelimit_redis_options options = server_options();
+    uint64_t start = ratelimit_clock_ns();
+    answer to;
+    world w;
+    fake f;
+    fake_open(&f);
+    options.port = f.port;
+    options.timeout_ms = 2000;
+    begin_with(&w, &options, 0);
+    ask(&w, "k", &hourly, &to);
+    while (!f.commands && server_ms_since(start) < 1000) {
+        turn_now(&w);
+        fake_read(&f);
+    }
+    CHECK(send(f.fd, "-LOADING Redis is loading\r\n", 27, MSG_NOSIGNAL) == 27);
+    settle(&w);
+    CHECK_U64(to.res[0].status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "still loading") != NULL);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    fake_read(&f);
+    CHECK_U64(f.commands, 1);
+    end(&w);
+    fake_hang_up(&f);
+    close(f.listener);
+}
+
+/* ---- close and callbacks within callbacks ---------------------------------------------------- */
+
+static void close_answers_all_that_is_under_way_once(void)
+{
+    static answer to[60];
+    int when;
+    unsigned i;
+    server_flush();
+    for (when = 0; when < 6; when++) { /* not even connected, ..., all answered */
+        world w;
+        begin(&w, 5000);
+        if (when >= 3)
+            (void)take_now(&w, "warm", &hourly);
+        for (i = 0; i < 60; i++)
+            ask(&w, "k", &hourly, &to[i]);
+        for (i = 0; i < (unsigned)when % 3; i++)
+            turn_now(&w);
+        ratelimit_redis_async_close(w.a);
+        for (i = 0; i < 60; i++) {
+            CHECK_U64(to[i].calls, 1);
+            CHECK(to[i].res[0].status != RATELIMIT_STORE_FAILED);
+            if (when % 3 == 0)
+                CHECK_U64(to[i].res[0].status, RATELIMIT_CANCELED);
+        }
+        w.a = NULL;
+        turn_now(&w);
+        end_loop(&w);
+    }
+}
+
+static unsigned closings, others, chained;
+
+static void then_close(void *self, const ratelimit_result *res, size_t count)
+{
+    world *w = (world *)self;
+    ratelimit_request q = server_request("late", &hourly, RATELIMIT_TAKE, 1);
+    (void)res;
+    (void)count;
+    closings++;
+    ratelimit_redis_async_close(w->a);
+    CHECK_U64(ratelimit_redis_async_take(w->a, &q, then_close, w), RATELIMIT_CANCELED);
+    ratelimit_redis_async_close(w->a);
+}
+
+static void count_it(void *self, const ratelimit_result *res, size_t count)
+{
+    (void)self;
+    (void)res;
+    (void)count;
+    others++;
+}
+
+/* Wherever an answer may come from: a reply, a lost connection, a refused one, the timer. */
+static void close_within_an_answer_answers_the_others(void)
+{
+    int how;
+    fake f;
+    server_flush();
+    fake_open(&f);
+    for (how = 0; how < 5; how++) {
+        ratelimit_request q = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+        uint64_t start = ratelimit_clock_ns();
+        world w;
+        int i;
+        closings = others = 0;
+        if (how == 0)
+            begin(&w, 5000);
+        else
+            begin_at(&w, how == 3 ? 1 : f.port);
+        if (how == 4)
+            q.key_len = 0;
+        CHECK_U64(ratelimit_redis_async_take(w.a, &q, then_close, &w), RATELIMIT_OK);
+        for (i = 0; i < 20; i++)
+            CHECK_U64(ratelimit_redis_async_take(w.a, &q, count_it, &w), RATELIMIT_OK);
+        while (!closings && server_ms_since(start) < 3000) {
+            turn_now(&w);
+            if (how == 1) { /* how 2: it never answers */
+                fake_read(&f);
+                if (f.commands)
+                    fake_hang_up(&f);
+            }
+        }
+        CHECK_U64(closings, 1);
+        CHECK_U64(others, 20);
+        w.a = NULL;
+        turn_now(&w);
+        end_loop(&w);
+        fake_hang_up(&f);
+    }
+    close(f.listener);
+}
+
+static void then_again(void *self, const ratelimit_result *res, size_t count)
+{
+    world *w = (world *)self;
+    ratelimit_request q = server_request("chain", &hourly, RATELIMIT_TAKE, 1);
+    (void)count;
+    CHECK_U64(res->status, chained < 100 ? RATELIMIT_OK : RATELIMIT_DENIED);
+    if (++chained <= 100)
+        CHECK_U64(ratelimit_redis_async_take(w->a, &q, then_again, w), RATELIMIT_OK);
+}
+
+static void answers_may_take_again(void)
+{
+    ratelimit_request q = server_request("chain", &hourly, RATELIMIT_TAKE, 1);
+    world w;
+    begin(&w, 5000);
+    server_flush();
+    chained = 0;
+    CHECK_U64(ratelimit_redis_async_take(w.a, &q, then_again, &w), RATELIMIT_OK);
+    settle(&w);
+    CHECK_U64(chained, 101);
+    end(&w);
+}
+
+static unsigned retries;
+static bool ending;
+
+static void then_retry(void *self, const ratelimit_result *res, size_t count)
+{
+    world *w = (world *)self;
+    ratelimit_request q = server_request("", &hourly, RATELIMIT_TAKE, 1);
+    (void)count;
+    (void)res;
+    if (++retries < 100000 && !ending)
+        CHECK_U64(ratelimit_redis_async_take(w->a, &q, then_retry, w), RATELIMIT_OK);
+}
+
+/* What fails without a server, and is taken again for ever, must not keep the loop from all else.
+ * */
+static void answers_that_retry_at_once_leave_the_loop_its_turns(void)
+{
+    ratelimit_request q = server_request("", &hourly, RATELIMIT_TAKE, 1);
+    unsigned i;
+    world w;
+    begin(&w, 5000);
+    retries = 0;
+    CHECK_U64(ratelimit_redis_async_take(w.a, &q, then_retry, &w), RATELIMIT_OK);
+    for (i = 0; i < 10; i++)
+        turn(&w);
+    CHECK(retries >= 1 && retries <= 20);
+    ending = true;
+    end(&w);
+}
+
+/* Without a timer hook the caller asks when. */
+static void next_deadline_says_when_tick_is_due(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis_loop loop;
+    ratelimit_request q = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+    uint64_t now, next;
+    answer to;
+    world w;
+    memset(&w, 0, sizeof w);
+    memset(&to, 0, sizeof to);
+    memset(&loop, 0, sizeof loop);
+    begin_loop(&w);
+    loop.attach = attach;
+    loop.self = &w;
+    options.timeout_ms = 5000;
+    options.connect_timeout_ms = 3000;
+    w.a = ratelimit_redis_async_open(&options, &loop, NULL);
+    CHECK_U64(ratelimit_redis_async_next_deadline(w.a), RATELIMIT_FOREVER);
+    now = ratelimit_clock_ns();
+    CHECK_U64(ratelimit_redis_async_take(w.a, &q, answered, &to), RATELIMIT_OK);
+    next = ratelimit_redis_async_next_deadline(w.a);
+    CHECK(next >= now + 3 * RATELIMIT_SECOND && next < now + 4 * RATELIMIT_SECOND);
+    ratelimit_redis_async_tick(w.a, next - 1);
+    CHECK_U64(to.calls, 0);
+    ratelimit_redis_async_tick(w.a, next);
+    CHECK_U64(to.calls, 1);
+    CHECK_U64(to.res[0].status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(ratelimit_redis_async_next_deadline(w.a), RATELIMIT_FOREVER);
+    CHECK_U64(ratelimit_redis_async_take(w.a, &q, answered, &to), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_async_next_deadline(w.a),
+              0); /* it is left alone, so the answer is known */
+    ratelimit_redis_async_tick(w.a, next);
+    CHECK_U64(to.calls, 2);
+    end(&w);
+}
+
+/* Everything at random. Under way at the end is nothing, and each call was answered once. */
+static void whatever_happens_each_call_is_answered_once(void)
+{
+    static answer to[4000];
+    int round;
+    for (round = 0; round < 12; round++) {
+        size_t count = 0, i;
+        world w;
+        server_flush();
+        begin(&w, 40);
+        for (i = 0; i < 150; i++) {
+            char key[2] = "a";
+            size_t n = check_below(20);
+            key[0] = (char)('a' + check_below(20));
+            for (; n && count < 4000; n--, count++)
+                ask(&w, key, &hourly, &to[count]);
+            if (check_below(12) == 0)
+                server_int(server_port(), "CLIENT KILL TYPE normal SKIPME yes");
+            if (check_below(20) == 0)
+                server_do(server_port(), "SCRIPT FLUSH");
+            if (check_below(25) == 0) {
+                kill((pid_t)server_number("REDIS_PID"), SIGSTOP);
+                for (n = check_below(60); n; n--) {
+                    turn_now(&w);
+                    server_sleep_ms(1);
+                }
+                kill((pid_t)server_number("REDIS_PID"), SIGCONT);
+            }
+            if (check_below(3) == 0)
+                turn_now(&w);
+        }
+        if (check_below(2))
+            settle(&w);
+        end(&w);
+        for (i = 0; i < count; i++)
+            CHECK_U64(to[i].calls, 1);
+    }
+}
+
+/* ---- cluster --------------------------------------------------------------------------------- */
+
+static int cluster_number(const char *list, unsigned index)
+{
+    const char *text = getenv(list);
+    char *after;
+    long value = 0;
+    for (;; index--) {
+        value = strtol(text, &after, 10);
+        if (!index)
+            return (int)value;
+        text = after;
+    }
+}
+
+static void begin_cluster(world *w, uint32_t timeout_ms)
+{
+    ratelimit_redis_options options = server_options();
+    options.port = cluster_number("CLUSTER_PORTS", 0);
+    options.cluster = true;
+    options.timeout_ms = timeout_ms;
+    options.cool_down_ms = 50;
+    begin_with(w, &options, 0);
+}
+
+static void flush_cluster(void)
+{
+    unsigned i;
+    for (i = 0; i < 3; i++)
+        server_do(cluster_number("CLUSTER_PORTS", i), "FLUSHALL");
+}
+
+/* Takes one of each of 300 keys; how many were allowed. */
+static unsigned take_300(world *w, answer *to)
+{
+    unsigned i, allowed = 0;
+    char key[16];
+    for (i = 0; i < 300; i++) {
+        (void)snprintf(key, sizeof key, "key-%u", i);
+        ask(w, key, &hourly, &to[i]);
+    }
+    settle(w);
+    for (i = 0; i < 300; i++) {
+        CHECK_U64(to[i].calls, 1);
+        allowed += to[i].res[0].allowed;
+    }
+    return allowed;
+}
+
+static void in_a_cluster_each_key_is_taken_where_it_is(void)
+{
+    static answer to[300];
+    long long keys = 0;
+    ratelimit_request q[2];
+    unsigned i;
+    world w;
+    begin_cluster(&w, 5000);
+    flush_cluster();
+    for (i = 0; i < 2; i++)
+        CHECK_U64(take_300(&w, to), 300);
+    for (i = 0; i < 300; i++)
+        CHECK_U64(to[i].res[0].remaining, 98);
+    for (i = 0; i < 3; i++) {
+        long long here = server_int(cluster_number("CLUSTER_PORTS", i), "DBSIZE");
+        CHECK(here > 50);
+        keys += here;
+    }
+    CHECK_U64(keys, 300);
+    q[0] = server_request("a", &hourly, RATELIMIT_TAKE, 1);
+    q[1] = server_request("b", &hourly, RATELIMIT_TAKE, 1);
+    memset(to, 0, sizeof to);
+    CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 2, answered, &to[0]), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_async_take_each(w.a, q, 2, answered, &to[1]), RATELIMIT_OK);
+    settle(&w);
+    CHECK_U64(to[0].res[0].status, RATELIMIT_UNSUPPORTED);
+    CHECK(to[1].res[0].allowed && to[1].res[1].allowed);
+    end(&w);
+}
+
+static long long slot_of(const char *key)
+{
+    return server_int(cluster_number("CLUSTER_PORTS", 0), "CLUSTER KEYSLOT ratelimit:%s", key);
+}
+
+static void node_id(unsigned node, char *id)
+{
+    redisReply *reply = server_ask(cluster_number("CLUSTER_PORTS", node), "CLUSTER MYID");
+    (void)snprintf(id, 64, "%s", reply->str);
+    freeReplyObject(reply);
+}
+
+/* Also with the script gone on the node it moves to: ASKING covers one command. */
+static void a_slot_on_its_way_is_asked_for_at_both_ends(void)
+{
+    static answer to[20];
+    char from_id[64], to_id[64], key[16] = "";
+    long long slot = -1;
+    unsigned i, from = 0, other = 1;
+    int from_port = cluster_number("CLUSTER_PORTS", from);
+    int to_port = cluster_number("CLUSTER_PORTS", other);
+    world w;
+    begin_cluster(&w, 5000);
+    flush_cluster();
+    CHECK(take_now(&w, "warm", &hourly).allowed);
+    for (i = 0; i < 1000; i++) { /* a key of the first node */
+        (void)snprintf(key, sizeof key, "moving-%u", i);
+        slot = slot_of(key);
+        if (server_int(from_port, "EXISTS ratelimit:%s", key) == 0)
+            break;
+    }
+    node_id(from, from_id);
+    node_id(other, to_id);
+    CHECK(server_do(to_port, "CLUSTER SETSLOT %d IMPORTING %s", (int)slot, from_id));
+    CHECK(server_do(from_port, "CLUSTER SETSLOT %d MIGRATING %s", (int)slot, to_id));
+    server_do(to_port, "SCRIPT FLUSH");
+    for (i = 0; i < 20; i++)
+        ask(&w, key, &hourly, &to[i]);
+    settle(&w);
+    for (i = 0; i < 20; i++)
+        CHECK(to[i].calls == 1 && to[i].res[0].allowed);
+    CHECK_U64(take_now(&w, key, &hourly).remaining, 79);
+    for (i = 0; i < 3; i++)
+        server_do(cluster_number("CLUSTER_PORTS", i), "CLUSTER SETSLOT %d NODE %s", (int)slot,
+                  to_id);
+    CHECK_U64(take_now(&w, key, &hourly).remaining, 78); /* MOVED */
+    server_do(to_port, "DEL ratelimit:%s", key);
+    for (i = 0; i < 3; i++)
+        server_do(cluster_number("CLUSTER_PORTS", i), "CLUSTER SETSLOT %d NODE %s", (int)slot,
+                  from_id);
+    CHECK_U64(take_now(&w, key, &hourly).remaining, 99);
+    end(&w);
+}
+
+/* For less time than the cluster takes to notice. */
+static void a_stopped_node_delays_only_its_own_keys(void)
+{
+    static answer to[300];
+    uint64_t start, longest = 0;
+    unsigned i, failed = 0;
+    world w;
+    begin_cluster(&w, 150);
+    flush_cluster();
+    for (i = 0; i < 3; i++)
+        CHECK_U64(take_300(&w, to), 300);
+    kill((pid_t)cluster_number("CLUSTER_PIDS", 1), SIGSTOP);
+    start = ratelimit_clock_ns();
+    take_300(&w, to);
+    kill((pid_t)cluster_number("CLUSTER_PIDS", 1), SIGCONT);
+    for (i = 0; i < 300; i++) {
+        uint64_t took = to[i].at_ns - start;
+        if (to[i].res[0].status == RATELIMIT_STORE_FAILED) {
+            failed++;
+            CHECK(took >= 140 * RATELIMIT_MILLISECOND && took < 300 * RATELIMIT_MILLISECOND);
+        } else {
+            longest = took > longest ? took : longest;
+        }
+    }
+    CHECK(failed > 50 && failed < 150);
+    CHECK(longest < 100 * RATELIMIT_MILLISECOND);
+    server_sleep_ms(60);
+    CHECK(take_300(&w, to) > 0); /* one call tries, some fail meanwhile */
+    CHECK_U64(take_300(&w, to), 300);
+    end(&w);
+}
+
+/* Makes node 1 master again, for tests to come. */
+static void give_back(void)
+{
+    int port = cluster_number("CLUSTER_PORTS", 1), i;
+    bool master = false;
+    for (i = 0; i < 200 && !master; i++) {
+        redisReply *reply = server_ask(port, "CLUSTER FAILOVER");
+        if (reply)
+            freeReplyObject(reply);
+        server_sleep_ms(50);
+        reply = server_ask(port, "ROLE");
+        master = reply && reply->type == REDIS_REPLY_ARRAY &&
+                 strcmp(reply->element[0]->str, "master") == 0;
+        if (reply)
+            freeReplyObject(reply);
+    }
+    CHECK(master);
+}
+
+static void a_replica_that_took_over_is_found(void)
+{
+    static answer to[300];
+    uint64_t start;
+    unsigned allowed = 0;
+    world w;
+    begin_cluster(&w, 100);
+    flush_cluster();
+    for (allowed = 0, start = ratelimit_clock_ns(); allowed < 300 && server_ms_since(start) < 5000;)
+        allowed = take_300(&w, to);
+    CHECK_U64(allowed, 300);
+    kill((pid_t)cluster_number("CLUSTER_PIDS", 1), SIGSTOP);
+    start = ratelimit_clock_ns();
+    CHECK(take_300(&w, to) < 300);
+    for (allowed = 0; allowed < 300 && server_ms_since(start) < 8000;) {
+        server_sleep_ms(20);
+        allowed = take_300(&w, to);
+    }
+    CHECK_U64(allowed, 300);
+    printf("failover: decided by Redis again after %u ms\n", (unsigned)server_ms_since(start));
+    kill((pid_t)cluster_number("CLUSTER_PIDS", 1), SIGCONT);
+    give_back();
+    end(&w);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    check_seed(20261128);
+    RUN(random_decisions_agree_with_the_table_in_every_field);
+    RUN(a_changed_limit_and_a_clock_that_was_set_back_are_decided_as_by_the_store);
+    RUN(takes_of_one_turn_go_out_in_one_write_and_in_order);
+    RUN(a_batch_is_answered_at_once_when_its_last_is_decided);
+    RUN(a_lost_script_cache_is_not_seen_by_a_hundred_takes_under_way);
+    RUN(mistakes_are_told_and_never_from_within_take);
+    RUN(no_more_than_max_requests_are_under_way);
+    RUN(a_stopped_server_fails_what_waits_for_it_in_time_and_blocks_nothing);
+    RUN(what_the_socket_does_not_take_is_sent_later);
+    RUN(a_late_loop_does_not_make_the_server_late);
+    RUN(a_connection_killed_between_takes_is_not_seen);
+    RUN(a_connection_closed_under_way_fails_and_nothing_is_sent_twice);
+    RUN(no_signal_comes_of_a_connection_that_broke);
+    RUN(where_nobody_listens_takes_fail_at_once_and_say_why);
+    RUN(a_server_that_does_not_accept_costs_the_connect_timeout);
+    RUN(login_and_database_are_set_before_anything_is_taken);
+    RUN(a_foreign_value_is_left_alone);
+    RUN(a_replica_fails_and_is_taken_up_again_when_it_is_master);
+    RUN(a_server_that_is_loading_is_left_alone_for_a_while);
+    RUN(close_answers_all_that_is_under_way_once);
+    RUN(close_within_an_answer_answers_the_others);
+    RUN(answers_may_take_again);
+    RUN(answers_that_retry_at_once_leave_the_loop_its_turns);
+    RUN(next_deadline_says_when_tick_is_due);
+    RUN(whatever_happens_each_call_is_answered_once);
+    if (getenv("CLUSTER_PORTS")) {
+        RUN(in_a_cluster_each_key_is_taken_where_it_is);
+        RUN(a_slot_on_its_way_is_asked_for_at_both_ends);
+        RUN(a_stopped_node_delays_only_its_own_keys);
+        RUN(a_replica_that_took_over_is_found);
+    }
+    return check_end();
+}
