@@ -630,8 +630,8 @@ typedef struct ratelimit_cas {
 
 /* ratelimit_cas_store  cas must stay where it is while the store is in use. ALL is UNSUPPORTED for
  * more than one request. A record that is no record of ours is STORE_FAILED and left alone.
- * Threads: as load and swap. A refusal swaps at
- * most once in a second, to note that the key was seen. */
+ * Threads: as load and swap. A refusal swaps at most once in a second, to note that the key was
+ * seen. */
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas);
 
 /* Windows and semaphores over the same load and swap: what ratelimit_redis.h has by these names. A
