@@ -403,6 +403,7 @@ typedef struct moving {
     shared64 refused_at; /* the latest time at which some thread was refused */
     shared64 over;       /* the clock has stopped */
     shared64 asking_at[THREADS], done_at[THREADS];
+    int stopped, inside[THREADS]; /* with sweeps: the clock is about to move, who is asking */
     shared64 count;
     struct {
         uint64_t at;
@@ -420,6 +421,17 @@ static void note_taken(job *j, moving *m, uint64_t at, unsigned key)
     }
 }
 
+/* False while the clock is about to move. */
+static bool enter(moving *m, unsigned id)
+{
+    __atomic_store_n(&m->inside[id], 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&m->stopped, __ATOMIC_SEQ_CST))
+        return true;
+    __atomic_store_n(&m->inside[id], 0, __ATOMIC_SEQ_CST);
+    sched_yield();
+    return false;
+}
+
 /* Asks for each key until it is refused, once more after the clock has stopped. */
 static void ask_while_moving(job *j, worker *w)
 {
@@ -429,6 +441,8 @@ static void ask_while_moving(job *j, worker *w)
         uint64_t now, seen;
         unsigned i;
         over = get(&m->over);
+        if (m->sweeps && w->id > 1 && !enter(m, w->id))
+            continue;
         now = get(&m->now);
         set(&m->asking_at[w->id], now);
         if (m->sweeps && w->id == 1) {
@@ -443,6 +457,7 @@ static void ask_while_moving(job *j, worker *w)
             NOTE(j, r.status == RATELIMIT_DENIED);
         }
         set(&m->done_at[w->id], now);
+        __atomic_store_n(&m->inside[w->id], 0, __ATOMIC_SEQ_CST);
         seen = get(&m->refused_at);
         while (seen < now && !__atomic_compare_exchange_n(&m->refused_at, &seen, now, false,
                                                           __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -454,8 +469,6 @@ static void ask_while_moving(job *j, worker *w)
 
 /* A thread that was not run for long asks at an old time. More than ten seconds old would be a
  * clock set back, which is forgiven. */
-/* And who asks at a time before a sweep's finds that what was full by then is forgotten: nobody may
- * lag there. */
 static bool somebody_lags(moving *m, uint64_t now)
 {
     unsigned i;
@@ -464,6 +477,19 @@ static bool somebody_lags(moving *m, uint64_t now)
                       : get(&m->asking_at[i]) + RATELIMIT_STEP_NS / 2 < now)
             return true;
     return false;
+}
+
+/* Who asks at a time before a sweep's finds that what was full by then is forgotten. So where
+ * there are sweeps the clock moves only while nobody is asking. */
+static void move_clock(moving *m, uint64_t now)
+{
+    unsigned i;
+    __atomic_store_n(&m->stopped, m->sweeps, __ATOMIC_SEQ_CST);
+    for (i = 2; m->sweeps && i < THREADS; i++)
+        while (__atomic_load_n(&m->inside[i], __ATOMIC_SEQ_CST))
+            sched_yield();
+    set(&m->now, now);
+    __atomic_store_n(&m->stopped, 0, __ATOMIC_SEQ_CST);
 }
 
 /* Worker 0 moves the clock instead, each time after all keys have been found used up at the time
@@ -481,7 +507,7 @@ static void move_or_ask(job *j, worker *w)
         uint64_t now = get(&m->now);
         while (get(&m->refused_at) < now || somebody_lags(m, now))
             sched_yield();
-        set(&m->now, now + m->step_ns + below(w, m->step_ns));
+        move_clock(m, now + m->step_ns + below(w, m->step_ns));
     }
     set(&m->over, 1);
 }

@@ -268,6 +268,140 @@ static void measure(row *r, int round)
     r->rate[round] = r->decisions * 1e9 / (double)(ns ? ns : 1);
 }
 
+/* ---- the tier in front of Redis, one thread -------------------------------------------------- */
+
+/* Few in a run, so that most runs end before the processor is given to another. */
+enum { TIER_CALLS = 20, TIER_REFUSALS = 10000 };
+
+/* 1% of the burst is a lease; the rate is more than one thread can take. */
+static const ratelimit_limit of_100 = RATELIMIT_LIMIT(100000000, RATELIMIT_SECOND, 10000);
+static const ratelimit_limit of_1000 = RATELIMIT_LIMIT(100000000, RATELIMIT_SECOND, 100000);
+static unsigned char tier_memory[RATELIMIT_TABLE_BYTES(100)];
+static ratelimit_tier tier;
+
+static uint64_t tier_calls(void)
+{
+    ratelimit_tier_counts counts;
+    ratelimit_tier_stats(&tier, &counts);
+    return counts.calls;
+}
+
+static void tier_takes(const char *key, const ratelimit_limit *limit, bool allowed, size_t count)
+{
+    ratelimit_store far = ratelimit_tier_store(&tier);
+    ratelimit_result res;
+    while (count--) {
+        ratelimit_request q = server_request(key, limit, RATELIMIT_TAKE, 1);
+        far.decide(far.self, &q, &res, 1, RATELIMIT_EACH);
+        if (res.allowed != allowed || res.status == RATELIMIT_STORE_FAILED) {
+            fprintf(stderr, "tier decided otherwise: %s\n", ratelimit_status_text(res.status));
+            exit(1);
+        }
+    }
+}
+
+/* Leases grow by demand, and shrink while other rows run: brings them back to their largest, and to
+ * a moment at which the store has just been asked. */
+static void tier_grow(const char *key, const ratelimit_limit *limit)
+{
+    size_t largest = (size_t)limit->burst / 100;
+    uint64_t before;
+    tier_takes(key, limit, true, 4 * largest);
+    before = tier_calls();
+    while (tier_calls() == before)
+        tier_takes(key, limit, true, 1);
+}
+
+static void refused_here(void)
+{
+    tier_takes("refused", &one, false, TIER_REFUSALS);
+}
+static void refused_before(void)
+{
+    tier_takes("refused", &one, false, 1000); /* the first asks again what was known too long */
+}
+static void leases_of_100(void)
+{
+    tier_takes("of 100", &of_100, true, 100 * TIER_CALLS);
+}
+static void leases_of_100_before(void)
+{
+    tier_grow("of 100", &of_100);
+}
+static void leases_of_1000(void)
+{
+    tier_takes("of 1000", &of_1000, true, 1000 * TIER_CALLS);
+}
+static void leases_of_1000_before(void)
+{
+    tier_grow("of 1000", &of_1000);
+}
+
+typedef struct tier_row {
+    row r;
+    void (*before)(void); /* not measured */
+    double aim;           /* times the rate of one at a time */
+    double most_calls;    /* of the store, per 1,000 decisions */
+    double calls[MOST_ROUNDS];
+} tier_row;
+
+static tier_row tier_rows[] = {
+    {{"refused, from the cache", refused_here, TIER_REFUSALS, {0}, {0}, {0}},
+     refused_before,
+     1000,
+     0,
+     {0}},
+    {{"leases of 100 tokens", leases_of_100, 100 * TIER_CALLS, {0}, {0}, {0}},
+     leases_of_100_before,
+     90,
+     10,
+     {0}},
+    {{"leases of 1,000 tokens", leases_of_1000, 1000 * TIER_CALLS, {0}, {0}, {0}},
+     leases_of_1000_before,
+     600,
+     1,
+     {0}}};
+enum { TIER_ROWS = sizeof tier_rows / sizeof tier_rows[0] };
+
+static void tier_prepare(void)
+{
+    tier.store = store;
+    tier.lease_percent = 1;
+    if (ratelimit_table_init(&tier.table, tier_memory, sizeof tier_memory, NULL) != RATELIMIT_OK)
+        exit(1);
+    server_take(redis, "refused", &one, 1);
+}
+
+static void tier_measure(tier_row *t, int round)
+{
+    uint64_t calls;
+    t->before();
+    calls = tier_calls();
+    measure(&t->r, round);
+    t->calls[round] = (double)(tier_calls() - calls) * 1000 / t->r.decisions;
+}
+
+static const char *reached(bool good)
+{
+    return good ? "reached" : "NOT REACHED";
+}
+
+/* Of medians, direct being that of one at a time. */
+static void tier_report(double direct)
+{
+    int i;
+    printf("the tier, one thread, to ratelimit_take of Redis, one at a time (%.0f/s):\n", direct);
+    for (i = 0; i < TIER_ROWS; i++) {
+        tier_row *t = &tier_rows[i];
+        double rate = median(t->r.rate), calls = median(t->calls);
+        double client_ns = median(t->r.client_us) * 1000;
+        printf("    %-23s %9.0f/s, client %4.0f ns: %4.0f times, at least %4.0f: %s\n", t->r.name,
+               rate, client_ns, rate / direct, t->aim, reached(rate >= t->aim * direct));
+        printf("        store calls per 1,000 decisions: %.2f, at most %.0f: %s\n", calls,
+               t->most_calls, reached(calls <= t->most_calls));
+    }
+}
+
 /* ---- Node ------------------------------------------------------------------------------------ */
 
 /* What bench_node.js measured beside ours. */
@@ -443,6 +577,7 @@ static void prepare(void)
     }
     server_take(redis, keys[0], &plenty, 1); /* so that the scripts are there */
     server_take(redis, window_keys[0], &window, 1);
+    tier_prepare();
 }
 
 int main(int argc, char **argv)
@@ -454,9 +589,12 @@ int main(int argc, char **argv)
     if (rounds < 1 || rounds > MOST_ROUNDS)
         rounds = 21;
     prepare();
-    for (j = -1; j < rounds; j++)
+    for (j = -1; j < rounds; j++) {
         for (i = 0; i < ROWS; i++)
             measure(&rows[i], j < 0 ? 0 : j);
+        for (i = 0; i < TIER_ROWS; i++)
+            tier_measure(&tier_rows[i], j < 0 ? 0 : j);
+    }
     for (i = 0; i < ROWS; i++) {
         rate[i] = median(rows[i].rate);
         us[i] = median(rows[i].server_us);
@@ -474,6 +612,7 @@ int main(int argc, char **argv)
            rate[5] / rate[7]);
     printf("    to 64 calls always in flight: %.2f (%.2f); both one at a time: %.2f (%.2f)\n",
            rate[5] / rate[1], us[1] / us[5], rate[6] / rate[7], us[7] / us[6]);
+    tier_report(rate[ROWS - 1]);
     node();
     bytes();
     threads(4);
