@@ -4412,8 +4412,8 @@ static uint64_t ratelimit_priv_tier_now(const ratelimit_tier *tier)
     return ratelimit_priv_tier_clock(tier)(tier->clock_self);
 }
 
-static ratelimit_priv_keyed ratelimit_priv_keyed_at(const ratelimit_table *t,
-                                                    const ratelimit_request *q)
+static RATELIMIT_PRIV_INLINE ratelimit_priv_keyed
+ratelimit_priv_keyed_at(const ratelimit_table *t, const ratelimit_request *q)
 {
     ratelimit_priv_keyed at;
     at.lease = ratelimit_priv_locate(t, q->key, q->key_len, RATELIMIT_PRIV_LEASE_KIND);
@@ -4427,8 +4427,9 @@ static ratelimit_priv_keyed ratelimit_priv_keyed_at(const ratelimit_table *t,
 /* ---- entries */
 
 /* Reads an entry. False if there is none, or it changes all the time, which costs a call. */
-static bool ratelimit_priv_kept_read(const ratelimit_table *t, const ratelimit_priv_place *at,
-                                     ratelimit_priv_kept *e)
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_kept_read(const ratelimit_table *t,
+                                                           const ratelimit_priv_place *at,
+                                                           ratelimit_priv_kept *e)
 {
 #  if defined(RATELIMIT_LOCK)
     ratelimit_priv_slot_ref ref;
@@ -4506,8 +4507,8 @@ static uint32_t ratelimit_priv_limit_id(const ratelimit_limit *l)
     return (uint32_t)((mix ^ l->code) >> 38);
 }
 
-static ratelimit_priv_lease ratelimit_priv_lease_read(const ratelimit_tier *tier,
-                                                      const ratelimit_bucket *b, uint64_t now)
+static RATELIMIT_PRIV_INLINE ratelimit_priv_lease
+ratelimit_priv_lease_read(const ratelimit_tier *tier, const ratelimit_bucket *b, uint64_t now)
 {
     ratelimit_priv_lease lease;
     lease.age = now + ratelimit_priv_keep(tier) - b->full_ns;
@@ -4544,8 +4545,9 @@ static uint64_t ratelimit_priv_lease_left(const ratelimit_tier *tier,
 }
 
 /* What the known entry says about n tokens under l; false if nothing. */
-static bool ratelimit_priv_known_read(const ratelimit_bucket *b, const ratelimit_limit *l,
-                                      uint64_t n, uint64_t now, ratelimit_priv_step *s)
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_known_read(const ratelimit_bucket *b,
+                                                            const ratelimit_limit *l, uint64_t n,
+                                                            uint64_t now, ratelimit_priv_step *s)
 {
     ratelimit_priv_span room;
     if (!b->rest || ratelimit_priv_rest_code(b->rest) != (l->code & RATELIMIT_PRIV_REMEMBERED))
