@@ -136,11 +136,11 @@ docs() {
 }
 
 redis() { # real servers on private loopback ports, started and stopped by the script
-    suite redis 900 sh tests/redis/run.sh
+    suite redis 1500 sh tests/redis/run.sh
 }
 
 faults() {
-    suite "planted faults" 900 sh tests/faults/run.sh "$BUILD"
+    suite "planted faults" 3000 sh tests/faults/run.sh "$BUILD"
 }
 
 case ${1:-all} in
