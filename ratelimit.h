@@ -2010,6 +2010,18 @@ static void ratelimit_priv_put_period(char *text, size_t *len, uint64_t ns)
     ratelimit_priv_put(text, len, ratelimit_priv_units[unit].name);
 }
 
+/* A finished text for the caller, whole or not at all. */
+static size_t ratelimit_priv_deliver(const char *text, size_t len, char *buf, size_t buf_bytes)
+{
+    if (buf && buf_bytes > len) {
+        memcpy(buf, text, len);
+        buf[len] = 0;
+    } else if (buf && buf_bytes) {
+        buf[0] = 0;
+    }
+    return len;
+}
+
 RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *buf,
                                             size_t buf_bytes)
 {
@@ -2031,13 +2043,7 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
             ratelimit_priv_put_number(text, &len, limit->burst);
         }
     }
-    if (buf && buf_bytes > len) {
-        memcpy(buf, text, len);
-        buf[len] = 0;
-    } else if (buf && buf_bytes) {
-        buf[0] = 0;
-    }
-    return len;
+    return ratelimit_priv_deliver(text, len, buf, buf_bytes);
 }
 
 RATELIMIT_API uint64_t ratelimit_ticks_to_ns(uint64_t ticks, uint64_t hz)
@@ -6633,13 +6639,7 @@ RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
         ratelimit_priv_put_field(text, &len, "Retry-After: ", ratelimit_priv_retry_seconds(res));
         ratelimit_priv_put(text, &len, "\r\n");
     }
-    if (buf && buf_bytes > len) {
-        memcpy(buf, text, len);
-        buf[len] = 0;
-    } else if (buf && buf_bytes) {
-        buf[0] = 0;
-    }
-    return len;
+    return ratelimit_priv_deliver(text, len, buf, buf_bytes);
 }
 
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res)
