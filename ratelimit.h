@@ -1052,8 +1052,8 @@ RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
 RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
 
-/* ratelimit_metrics  Counters in Prometheus' text format: of the limiter and its rules, and of a
- * table at now_ns (reads every line of it). Each may be NULL.
+/* ratelimit_metrics  Counters in Prometheus' text format: of the limiter, its rules and its tier
+ * (if its store is one), and of a table at now_ns (reads every line of it). Each may be NULL.
  *
  * Returns the length without the NUL. If buf_bytes is not above that, buf is "" (what lies behind
  * its NUL may have changed). Numbers that grow meanwhile may make the next call longer. */
@@ -6738,19 +6738,37 @@ static void ratelimit_priv_table_metrics(ratelimit_priv_page *p, const ratelimit
     ratelimit_priv_metric(p, "ratelimit_table_refused_total", "New keys without room.", c.refused);
 }
 
-static void ratelimit_priv_rule_metric(ratelimit_priv_page *p, const char *name,
-                                       const ratelimit_rule *rule, uint64_t value)
+static void ratelimit_priv_labelled(ratelimit_priv_page *p, const char *name, const char *label,
+                                    const char *text, uint64_t value)
 {
-    size_t i;
     ratelimit_priv_say(p, name);
-    ratelimit_priv_say(p, "{rule=\"");
-    for (i = 0; rule->name[i]; i++) {
-        if (rule->name[i] == '"' || rule->name[i] == '\\')
+    ratelimit_priv_say(p, "{");
+    ratelimit_priv_say(p, label);
+    ratelimit_priv_say(p, "=\"");
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
             ratelimit_priv_print(p, "\\", 1);
-        ratelimit_priv_print(p, &rule->name[i], 1);
+        ratelimit_priv_print(p, text, 1);
     }
     ratelimit_priv_say(p, "\"}");
     ratelimit_priv_value(p, value);
+}
+
+static void ratelimit_priv_tier_metrics(ratelimit_priv_page *p, const ratelimit_tier *tier)
+{
+    static const char *const decisions = "ratelimit_tier_decisions_total";
+    ratelimit_tier_counts c;
+    ratelimit_tier_stats(tier, &c);
+    ratelimit_priv_family(p, decisions, "Decisions of the tier, and by whom.");
+    ratelimit_priv_labelled(p, decisions, "by", "store", c.stored);
+    ratelimit_priv_labelled(p, decisions, "by", "lease", c.leased);
+    ratelimit_priv_labelled(p, decisions, "by", "refusal cache", c.refused);
+    ratelimit_priv_labelled(p, decisions, "by", "fallback", c.fallback);
+    ratelimit_priv_labelled(p, decisions, "by", "nobody", c.failed);
+    ratelimit_priv_metric(p, "ratelimit_tier_calls_total", "Calls of the store.", c.calls);
+    ratelimit_priv_metric(p, "ratelimit_tier_failures_total", "Of these, failed.", c.failures);
+    ratelimit_priv_metric(p, "ratelimit_tier_outages_total", "Times the store began to fail.",
+                          c.outages);
 }
 
 /* All under one look, so that no rule comes twice: a load waits until it is over. */
@@ -6769,11 +6787,11 @@ static void ratelimit_priv_rules_metrics(ratelimit_priv_page *p, ratelimit_rules
         for (i = 0; i < *n.count; i++) {
             ratelimit_rule rule;
             ratelimit_priv_show_rule(r, &n.entries[n.order[i]], &rule);
-            ratelimit_priv_rule_metric(p, families[f][0], &rule,
-                                       f == 0   ? rule.allowed
-                                       : f == 1 ? rule.refused
-                                       : f == 2 ? rule.shadow_refused
-                                                : rule.failed);
+            ratelimit_priv_labelled(p, families[f][0], "rule", rule.name,
+                                    f == 0   ? rule.allowed
+                                    : f == 1 ? rule.refused
+                                    : f == 2 ? rule.shadow_refused
+                                             : rule.failed);
         }
     }
     ratelimit_priv_leave(r, turn);
@@ -6788,6 +6806,8 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
     p.len = 0;
     if (l)
         ratelimit_priv_limiter_metrics(&p, l);
+    if (l && l->store.decide == ratelimit_priv_tier_decide)
+        ratelimit_priv_tier_metrics(&p, (const ratelimit_tier *)l->store.self);
     if (table)
         ratelimit_priv_table_metrics(&p, table, now_ns);
     if (l && l->rules)

@@ -343,6 +343,55 @@ static void metrics_are_well_formed_and_each_family_stands_together(void)
     CHECK_U64(samples, 5 + 6 + 4 * 3);
 }
 
+static void nobody_decides(void *self, const ratelimit_request *req, ratelimit_result *res,
+                           size_t count, ratelimit_mode mode)
+{
+    size_t i;
+    (void)self, (void)req, (void)mode;
+    memset(res, 0, count * sizeof *res);
+    for (i = 0; i < count; i++)
+        res[i].status = RATELIMIT_STORE_FAILED;
+}
+
+static void metrics_of_a_limiter_before_a_tier_are_those_of_the_tier_too(void)
+{
+    static const char *const lines[] = {
+        "# TYPE ratelimit_tier_decisions_total counter\n"
+        "ratelimit_tier_decisions_total{by=\"store\"} 1\n"
+        "ratelimit_tier_decisions_total{by=\"lease\"} 0\n"
+        "ratelimit_tier_decisions_total{by=\"refusal cache\"} 2\n"
+        "ratelimit_tier_decisions_total{by=\"fallback\"} 0\n"
+        "ratelimit_tier_decisions_total{by=\"nobody\"} 2\n",
+        "# TYPE ratelimit_tier_calls_total counter\nratelimit_tier_calls_total 2\n",
+        "ratelimit_tier_failures_total 1\n",
+        "ratelimit_tier_outages_total 1\n",
+    };
+    static unsigned char tier_memory[RATELIMIT_TABLE_BYTES(64)];
+    static char text[8192];
+    static const ratelimit_limit once = RATELIMIT_LIMIT(1, HOUR, 1);
+    ratelimit_tier tier;
+    size_t i, len;
+    fresh("a 1/h");
+    memset(&tier, 0, sizeof tier);
+    tier.store = ratelimit_table_store(table, clock_read, &now_ns);
+    tier.clock = clock_read;
+    tier.clock_self = &now_ns;
+    if (ratelimit_table_init(&tier.table, tier_memory, sizeof tier_memory, NULL) != OK ||
+        ratelimit_init(&limiter, ratelimit_tier_store(&tier)) != OK)
+        exit(2);
+    CHECK(ratelimit_allow(&limiter, "x", &once));
+    CHECK(!ratelimit_allow(&limiter, "x", &once));
+    CHECK(!ratelimit_allow(&limiter, "x", &once));
+    tier.store.decide_at = NULL;
+    tier.store.decide = nobody_decides;
+    CHECK(ratelimit_allow(&limiter, "y", &once)); /* the store fails */
+    CHECK(ratelimit_allow(&limiter, "y", &once)); /* and is left alone */
+    len = ratelimit_metrics(&limiter, table, now_ns, text, sizeof text);
+    CHECK_U64(len, strlen(text));
+    for (i = 0; i < COUNT(lines); i++)
+        CHECK_TEXT(strstr(text, lines[i]) ? lines[i] : text, lines[i]);
+}
+
 static void metrics_fit_or_are_empty_whatever_the_size(void)
 {
     static char whole[8192];
@@ -641,6 +690,7 @@ int main(int argc, char **argv)
     RUN(each_status_has_its_http_and_grpc_status);
     RUN(metrics_are_the_counters_in_prometheus_text);
     RUN(metrics_are_well_formed_and_each_family_stands_together);
+    RUN(metrics_of_a_limiter_before_a_tier_are_those_of_the_tier_too);
     RUN(metrics_fit_or_are_empty_whatever_the_size);
     RUN(the_limiters_hook_feeds_the_top);
     RUN(long_keys_with_one_beginning_are_told_apart);
