@@ -11,12 +11,18 @@ WARN = -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
 LIMIT ?= 10/m burst 20
 
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
-PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 \
-           redis-server redis-tools libhiredis-dev libevent-dev libev-dev openssl tcc gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user git
-C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch])
+PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
+           gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user \
+           redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
+EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
+           memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libcjson-dev \
+           libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
+NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible ioredis
+C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deps test check bench bench-redis flood size fmt fmt-check check-checks check-docs check-portability check-redis clean
+.PHONY: help demo deps test check examples bench bench-redis flood size fmt fmt-check check-checks check-docs \
+        check-fuzz check-portability check-redis clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
@@ -35,12 +41,14 @@ else
 endif
 
 deps: ## install what the tests need, with apt-get
-	@command -v apt-get >/dev/null || { echo "No apt-get here. Install by hand: $(PACKAGES)"; exit 1; }
+	@command -v apt-get >/dev/null || { echo "No apt-get here. Install by hand: $(PACKAGES) $(EXAMPLE_PACKAGES)"; exit 1; }
 	@if [ "$$(id -u)" = 0 ]; then run=; else run=sudo; fi; \
 	export DEBIAN_FRONTEND=noninteractive; \
 	get="$$run apt-get install -y -qq --no-install-recommends"; \
-	$$run apt-get update -qq && $$get $(PACKAGES) && \
-	v=$$(gcc -dumpversion | cut -d. -f1) && $$get gcc-$$v-multilib g++-$$v-multilib
+	$$run apt-get update -qq && $$get $(PACKAGES) $(EXAMPLE_PACKAGES) && \
+	v=$$(gcc -dumpversion | cut -d. -f1) && $$get gcc-$$v-multilib g++-$$v-multilib && \
+	{ command -v npm >/dev/null || $$get nodejs npm; }
+	@npm install --silent --no-fund --no-audit --prefix $(BUILD)/node $(NODE_PACKAGES)
 
 test: ## everything that is tested; fails if a part is missing (SKIP_MISSING=1 counts it as skipped)
 	@BUILD=$(BUILD) sh tests/run.sh all
@@ -54,6 +62,12 @@ check-portability: ## compilers, languages, options, symbols, other processors
 check-redis: ## the Redis companion, on real servers
 	@BUILD=$(BUILD) sh tests/run.sh redis
 
+examples: ## build the programs in examples/ and look at each from outside; a missing package is a skip
+	@BUILD=$(BUILD) SKIP_MISSING=1 sh tests/run.sh examples
+
+check-fuzz: ## the readers of texts, fed what a fuzzer thinks of (FUZZ_SECONDS for each)
+	@BUILD=$(BUILD) sh tests/run.sh fuzz
+
 check-docs: ## what README and comments say is compiled, run, declared
 	@BUILD=$(BUILD) sh tests/run.sh docs
 
@@ -64,7 +78,7 @@ bench: $(BUILD)/bench ## ns per decision beside the floor of the same work
 	@$(BUILD)/bench
 
 bench-redis: ## what decisions cost on Redis, beside a script that only returns 1
-	@sh tests/redis/run.sh bench
+	@NODE_PATH=$${NODE_PATH:-$(abspath $(BUILD))/node/node_modules} sh tests/redis/run.sh bench
 
 flood: $(BUILD)/flood ## what a flood of new keys does under each policy
 	@$(BUILD)/flood

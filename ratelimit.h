@@ -513,8 +513,8 @@ RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_table_attach(ra
 
 /* ratelimit_table_take  Takes n tokens of key at now_ns, or none. Arguments and results as
  * ratelimit_bucket_take; besides, BAD_KEY (NULL or empty) and FULL. Threads: any, also in several
- * processes. Cost: one cache line if the key is in its home line, at most eight neighbouring ones.
- * */
+ * processes. Cost: one cache line if the key is in its home line, at most eight neighbouring
+ * ones. */
 RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, size_t key_len,
                                         const ratelimit_limit *limit, uint64_t n, uint64_t now_ns,
                                         ratelimit_result *out_or_null);
@@ -596,8 +596,8 @@ typedef struct ratelimit_store {
 /* ratelimit_table_store  A table as a store. clock NULL: ratelimit_clock_ns (STORE_FAILED at every
  * call if compiled out). A clock of your own stands in the store; the last one is also noted in the
  * table's head, for callers of store.decide, who therefore must not use different clocks on one
- * table (STORE_FAILED if another program's is found there). There is no close: the memory is yours.
- * */
+ * table (STORE_FAILED if another program's is found there). There is no close: the memory is
+ * yours. */
 RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
                                                     ratelimit_clock clock_or_null,
                                                     void *clock_self);
@@ -615,8 +615,8 @@ RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
  * swap   puts record if the key still holds exactly old (NULL: if there is still no such key).
  *        1: done; 0: it changed, try again; below 0: failed. After ttl_ns the record may be
  *        deleted: it then says no more than none. ttl_ns 0: delete it.
- * clock  must be common to all who share the database, so usually a wall clock or the database's
- */
+ * clock  must be common to all who share the database, so usually a wall clock or the
+ * database's */
 typedef struct ratelimit_cas {
     void *self; /* passed to load and swap */
     int (*load)(void *self, const void *key, size_t key_len, unsigned char *record);
@@ -885,8 +885,8 @@ enum {
 /* ratelimit_rules_init  No rules yet, in memory of any alignment and content, which must stay where
  * it is. Hand them to a limiter as its option `rules`. max_rules at least 1; max_own may be 0.
  *
- * Returns RATELIMIT_OK and *out; NO_MEMORY if bytes is below RATELIMIT_RULES_BYTES; BAD_ARGUMENT.
- */
+ * Returns RATELIMIT_OK and *out; NO_MEMORY if bytes is below RATELIMIT_RULES_BYTES;
+ * BAD_ARGUMENT. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_rules_init(
     ratelimit_rules **out, void *memory, size_t bytes, size_t max_rules, size_t max_own);
 
@@ -3013,8 +3013,8 @@ static inline bool ratelimit_priv_same(const ratelimit_bucket *a, const ratelimi
 }
 
 /* Waits, holding nothing, until lock number which of these lines moves. If it does not its holder
- * is dead, and so is that of every other held lock that stood still as long: all of them are freed.
- * */
+ * is dead, and so is that of every other held lock that stood still as long: all of them are
+ * freed. */
 static void ratelimit_priv_wait_lines(ratelimit_priv_line *line, uint32_t count, uint32_t which)
 {
 #  if RATELIMIT_PRIV_ATOMIC
@@ -3298,8 +3298,8 @@ RATELIMIT_API size_t ratelimit_table_bytes(size_t max_keys)
     return RATELIMIT_TABLE_BYTES(max_keys);
 }
 
-/* The head in memory, aligned to a line; NULL if it and one line don't fit. *lines is how many do.
- * */
+/* The head in memory, aligned to a line; NULL if it and one line don't fit. *lines is how many
+ * do. */
 static ratelimit_table *ratelimit_priv_head(void *memory, size_t bytes, size_t *lines)
 {
     size_t skip = (size_t)(64 - ((uintptr_t)memory & 63)) & 63;
@@ -3527,8 +3527,8 @@ static void ratelimit_priv_touch(ratelimit_table *t, const ratelimit_priv_place 
 }
 
 /* The results of a batch of which something was refused, after what had been taken was put back:
- * status stays with those that refused, the others say how it stands and what the longest wait is.
- * */
+ * status stays with those that refused, the others say how it stands and what the longest wait
+ * is. */
 static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req,
                                 ratelimit_result *res, size_t count, const ratelimit_priv_place *at,
                                 uint64_t now)
@@ -6817,8 +6817,8 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
     return p.len;
 }
 
-/* Space-saving: a key without an entry takes over the smallest, with its count as possible error.
- */
+/* Space-saving: a key without an entry takes over the smallest, with its count as possible
+ * error. */
 static void ratelimit_priv_top_count(ratelimit_top *top, const ratelimit_request *req,
                                      uint64_t hash)
 {

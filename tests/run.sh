@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds and runs the tests. Usage: run.sh all | fast | portability | redis | docs | faults
+# Builds and runs the tests. Usage: run.sh all | fast | portability | redis | examples | fuzz | docs | faults
 #
 # Each suite prints its failures and ends with "N passed, N failed" (", N skipped"); the last line of all is
 # the sum. A suite without that line, or with another exit code than its line says, counts as failed.
@@ -139,6 +139,18 @@ redis() { # real servers on private loopback ports, started and stopped by the s
     suite redis 1500 sh tests/redis/run.sh
 }
 
+examples() { # each program in examples/, against real parts; one check for each
+    missing python3 python3 examples && return
+    for script in tests/examples/*.py; do
+        case $script in */example.py) continue ;; esac
+        suite "example $(basename "$script" .py)" 300 python3 "$script" "$BUILD"
+    done
+}
+
+fuzz() {
+    suite fuzz 900 sh tests/fuzz/run.sh "${FUZZ_SECONDS:-5}"
+}
+
 faults() {
     suite "planted faults" 3000 sh tests/faults/run.sh "$BUILD"
 }
@@ -151,6 +163,7 @@ all) # two at once: what mostly compiles, and what mostly runs
     others
     programs
     docs
+    examples
     wait $side
     redis # alone: it waits for real servers
     sed '$d' "$BUILD/side.log"
@@ -160,9 +173,10 @@ all) # two at once: what mostly compiles, and what mostly runs
     ;;
 side)
     portability
+    fuzz
     faults
     ;;
-fast | portability | redis | docs | faults) "$1" ;;
+fast | portability | redis | examples | fuzz | docs | faults) "$1" ;;
 *)
     sed -n 2,3p "$0"
     exit 2
