@@ -613,8 +613,9 @@ RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
  *
  * load   1: found, all 24 bytes written to record; 0: no such key; below 0: failed
  * swap   puts record if the key still holds exactly old (NULL: if there is still no such key).
- *        1: done; 0: it changed, try again; below 0: failed. After ttl_ns the record may be
- *        deleted: it then says no more than none. ttl_ns 0: delete it.
+ *        1: done; 0: it changed, try again; below 0: failed. Always comes right after the load of
+ *        the same key that found old, so a version number noted there serves as well. After ttl_ns
+ *        the record may be deleted: it then says no more than none. ttl_ns 0: now.
  * clock  must be common to all who share the database, so usually a wall clock or the
  * database's */
 typedef struct ratelimit_cas {
@@ -624,7 +625,8 @@ typedef struct ratelimit_cas {
                 const unsigned char *record, uint64_t ttl_ns);
     ratelimit_clock clock; /* required */
     void *clock_self;
-    uint32_t tries;   /* swaps per decision before STORE_FAILED; 0: 16 */
+    uint32_t tries;   /* swaps per decision before STORE_FAILED; 0: 16. More where many write one
+                         key at once: a loser has waited for a winner each time */
     uint64_t step_ns; /* as ratelimit_table_options.step_ns */
 } ratelimit_cas;
 
