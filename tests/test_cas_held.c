@@ -46,6 +46,30 @@ typedef struct base {
 
 static base db;
 
+/* What this thread's last load found: a database with version numbers keeps them there. */
+static __thread row last_load;
+static __thread bool load_is_over; /* a swap has used it */
+static uint64_t unpaired;          /* swaps that did not follow such a load */
+
+static void note_load(const void *key, size_t key_len, const unsigned char *record_or_null)
+{
+    last_load.key_len = key_len;
+    memcpy(last_load.key, key, key_len);
+    last_load.gone_ns = record_or_null != NULL;
+    if (record_or_null)
+        memcpy(last_load.record, record_or_null, sizeof last_load.record);
+    load_is_over = false;
+}
+
+static void note_swap(const void *key, size_t key_len, const unsigned char *old_or_null)
+{
+    if (load_is_over || last_load.key_len != key_len || memcmp(last_load.key, key, key_len) != 0 ||
+        !last_load.gone_ns != !old_or_null ||
+        (old_or_null && memcmp(last_load.record, old_or_null, sizeof last_load.record) != 0))
+        __atomic_fetch_add(&unpaired, 1, __ATOMIC_SEQ_CST);
+    load_is_over = true;
+}
+
 static uint64_t base_clock(void *self)
 {
     const base *b = (const base *)self;
@@ -121,6 +145,7 @@ static int base_load(void *self, const void *key, size_t key_len, unsigned char 
     }
     if (b->fail_load && b->loads >= b->fail_load)
         found = -1;
+    note_load(key, key_len, found > 0 ? record : NULL);
     pthread_mutex_unlock(&b->lock);
     return found;
 }
@@ -153,6 +178,7 @@ static int base_swap(void *self, const void *key, size_t key_len, const unsigned
     base *b = (base *)self;
     void (*hook)(void) = b->hook;
     int done = 0;
+    note_swap(key, key_len, old);
     if (hook) {
         b->hook = NULL;
         hook();
@@ -987,6 +1013,25 @@ static void a_long_random_run_is_as_a_plain_list_of_holders_says(void)
     }
 }
 
+/* Looks back on all the swaps of the tests before it, and makes some of its own. */
+static void each_swap_follows_a_load_of_its_key_that_found_the_old_record(void)
+{
+    ratelimit_cas_permit permit;
+    fresh();
+    db.lose = 2;
+    CHECK(aligned(5, 10 * SEC, 3).allowed);
+    db.lose = 2;
+    CHECK(window(5, 10 * SEC, 3).allowed);
+    CHECK_U64(plain(1), OK);
+    CHECK_U64(plain_back(), OK);
+    db.lose = 2;
+    CHECK_U64(acquire(2, 8, 10 * SEC, &permit), OK);
+    CHECK_U64(extend(&permit, 20 * SEC), OK);
+    CHECK_U64(release(&permit), OK);
+    CHECK(db.swaps > 10);
+    CHECK_U64(unpaired, 0);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -1016,5 +1061,6 @@ int main(int argc, char **argv)
     RUN(threads_never_hold_more_than_a_size_that_was_lowered);
     RUN(dead_holders_never_block_threads_for_good);
     RUN(a_long_random_run_is_as_a_plain_list_of_holders_says);
+    RUN(each_swap_follows_a_load_of_its_key_that_found_the_old_record);
     return check_end();
 }
