@@ -1048,9 +1048,9 @@ RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            size_t buf_bytes);
 
 /* ratelimit_http_status, ratelimit_grpc_status  What to answer: 200 and 0 (OK) if allowed; 429 and
- * 8 (RESOURCE_EXHAUSTED) if a limit refused; 503 and 14 (UNAVAILABLE) if there was no decision or
- * no room: STORE_FAILED, FULL, CANCELED; 500 and 13 (INTERNAL) for a mistake in the program: BAD_,
- * UNSUPPORTED, NULL. */
+ * 8 (RESOURCE_EXHAUSTED) if a limit refused, also that of a local bucket while the store fails; 503
+ * and 14 (UNAVAILABLE) if there was no decision or no room: STORE_FAILED, FULL, CANCELED; 500 and
+ * 13 (INTERNAL) for a mistake in the program: BAD_, UNSUPPORTED, NULL. */
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
 RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
 
@@ -6652,6 +6652,8 @@ RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res)
         return 200;
     if (ratelimit_priv_is_bad(res->status) || res->status == RATELIMIT_UNSUPPORTED)
         return 500;
+    if (res->source == RATELIMIT_FROM_FALLBACK && res->retry_after_ns)
+        return 429;
     return res->status == RATELIMIT_STORE_FAILED || res->status == RATELIMIT_FULL ||
                    res->status == RATELIMIT_CANCELED
                ? 503

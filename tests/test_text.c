@@ -261,12 +261,56 @@ static void each_status_has_its_http_and_grpc_status(void)
     CHECK_U64(ratelimit_grpc_status(NULL), 13);
 }
 
-/* ---- metrics --------------------------------------------------------------------------------- */
-
 static unsigned char table_memory[RATELIMIT_TABLE_BYTES(64)];
 static unsigned char rules_memory[RATELIMIT_RULES_BYTES(4, 0)];
 static ratelimit_table *table;
 static ratelimit_limiter limiter;
+
+static void nobody_decides(void *self, const ratelimit_request *req, ratelimit_result *res,
+                           size_t count, ratelimit_mode mode)
+{
+    size_t i;
+    (void)self, (void)req, (void)mode;
+    memset(res, 0, count * sizeof *res);
+    for (i = 0; i < count; i++)
+        res[i].status = RATELIMIT_STORE_FAILED;
+}
+
+/* It was answered as a failure, with a Retry-After that nothing had failed to give. */
+static void a_refusal_by_a_local_bucket_is_a_limits_although_the_store_failed(void)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(64)];
+    static const ratelimit_limit once = RATELIMIT_LIMIT(1, HOUR, 1);
+    ratelimit_table *local;
+    ratelimit_request q;
+    ratelimit_result res;
+    int round;
+    memset(&q, 0, sizeof q);
+    q.key = "x";
+    q.key_len = 1;
+    q.limit = &once;
+    q.n = 1;
+    memset(&limiter, 0, sizeof limiter);
+    limiter.on_failure = RATELIMIT_FAIL_LOCAL;
+    if (ratelimit_table_init(&local, memory, sizeof memory, NULL) != OK)
+        exit(2);
+    limiter.fallback = ratelimit_table_store(local, clock_read, &now_ns);
+    if (ratelimit_init(&limiter, (ratelimit_store){0, nobody_decides, 0, 0, 0, 0}) != OK)
+        exit(2);
+    for (round = 0; round < 2; round++) {
+        CHECK(ratelimit_take(&limiter, &q, &res) == (round == 0));
+        CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
+        CHECK_U64(ratelimit_http_status(&res), round ? 429 : 200);
+        CHECK_U64(ratelimit_grpc_status(&res), round ? 8 : 0);
+    }
+    limiter.fallback.decide = nobody_decides; /* fails, too */
+    limiter.fallback.decide_at = NULL;
+    CHECK(!ratelimit_take(&limiter, &q, &res));
+    CHECK_U64(ratelimit_http_status(&res), 503);
+    CHECK_U64(ratelimit_grpc_status(&res), 14);
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
 
 static void fresh(const char *text)
 {
@@ -341,16 +385,6 @@ static void metrics_are_well_formed_and_each_family_stands_together(void)
         }
     }
     CHECK_U64(samples, 5 + 6 + 4 * 3);
-}
-
-static void nobody_decides(void *self, const ratelimit_request *req, ratelimit_result *res,
-                           size_t count, ratelimit_mode mode)
-{
-    size_t i;
-    (void)self, (void)req, (void)mode;
-    memset(res, 0, count * sizeof *res);
-    for (i = 0; i < count; i++)
-        res[i].status = RATELIMIT_STORE_FAILED;
 }
 
 static void metrics_of_a_limiter_before_a_tier_are_those_of_the_tier_too(void)
@@ -688,6 +722,7 @@ int main(int argc, char **argv)
     RUN(fields_fit_or_are_not_written_whatever_the_size);
     RUN(the_limit_that_binds_is_the_longest_wait_or_the_least_remaining);
     RUN(each_status_has_its_http_and_grpc_status);
+    RUN(a_refusal_by_a_local_bucket_is_a_limits_although_the_store_failed);
     RUN(metrics_are_the_counters_in_prometheus_text);
     RUN(metrics_are_well_formed_and_each_family_stands_together);
     RUN(metrics_of_a_limiter_before_a_tier_are_those_of_the_tier_too);
