@@ -286,7 +286,7 @@ else
 fi
 
 for file in "$header" "$root"/ratelimit_redis.h "$root"/tests/*.[ch] "$root"/tests/*/*.[ch] \
-    "$root"/examples/*.[ch]; do
+    "$root"/examples/*.[ch] "$root"/examples/*/*.[ch] "$root"/examples/*/*.cc; do
     [ -e "$file" ] || continue
     awk 'length($0) > 100 { print NR ": " length($0) " columns" }' "$file" >"$build/output"
     if [ -s "$build/output" ]; then

@@ -4,7 +4,8 @@
    Prometheus, /health tells that it runs; neither is limited.
 
    Package: libmicrohttpd-dev libhiredis-dev curl wrk redis-server
-   Build:   cc -std=c99 -I. examples/http_server/server.c -o http_server -lmicrohttpd -lhiredis -pthread
+   Build:   cc -std=c99 -I. examples/http_server/server.c -o http_server \
+                -lmicrohttpd -lhiredis -pthread
 
    Try it:  ./http_server --limit "10/m burst 3" &
             curl -i http://127.0.0.1:8080/            four times: the last is 429

@@ -1,7 +1,7 @@
 """What the checks of the examples share: an example is built with the very command that its own comment gives, run
 against real parts on private ports of the loopback, and looked at from outside, as its users would.
 
-In the comment at the head of an example, one line each (more lines of the same kind add to it):
+In the comment at the head of an example, one line each (ended by a backslash it goes on in the next):
 
     Package: libmicrohttpd-dev curl           Debian's packages to build it and to run its check
     Build:   cc -std=c99 -I. examples/http_server/server.c -o http_server -lmicrohttpd
@@ -82,6 +82,7 @@ def head_lines(source, word):
     """What the lines 'word: ...' of the comment at a source's head say, joined."""
     with open(os.path.join(ROOT, source), encoding="utf-8") as file:
         head = re.split(r"\*/", file.read(), maxsplit=1)[0]
+    head = re.sub(r"[ \t]*\\\n[ */#]*", " ", head)
     return " ".join(re.findall(rf"^[ */#]*{word}: +(.*?)\s*$", head, re.M))
 
 

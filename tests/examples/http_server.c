@@ -2,7 +2,8 @@
    libmicrohttpd's threading modes, for http_server.py.
 
    Package: libmicrohttpd-dev
-   Build:   cc -std=c99 -I. -Iexamples/http_server tests/examples/http_server.c -o http_server_options -lmicrohttpd -pthread
+   Build:   cc -std=c99 -I. -Iexamples/http_server tests/examples/http_server.c \
+                -o http_server_options -lmicrohttpd -pthread
 
    Two daemons: one with functions of its own for everything, one with values. Both answer with the
    client's address and how many bytes of body came. Prints their ports; ends at SIGTERM. */
