@@ -15,7 +15,7 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user \
            redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
-           memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libssl-dev libcjson-dev \
+           memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
 NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible ioredis
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
