@@ -39,6 +39,7 @@ typedef struct settings {
 
 static unsigned char rules_memory[RATELIMIT_RULES_BYTES(MAX_RULES, 0)];
 static ratelimit_rules *rules;
+static void *table_memory;
 static ratelimit_redis *redis;
 static ratelimit_tier tier;
 static ratelimit_limiter limiter;
@@ -60,13 +61,13 @@ static ratelimit_table *new_table(uint64_t keys)
 {
     ratelimit_table_options options = {{0, 0}, RATELIMIT_EVICT, 0};
     size_t bytes = keys <= SIZE_MAX ? ratelimit_table_bytes((size_t)keys) : 0;
-    void *memory = bytes ? malloc(bytes) : NULL;
     ratelimit_table *table = NULL;
     FILE *random = fopen("/dev/urandom", "rb");
     if (!random || fread(options.seed, sizeof options.seed, 1, random) != 1)
         fail(1, "/dev/urandom: %s", strerror(errno));
     fclose(random);
-    if (!memory || ratelimit_table_init(&table, memory, bytes, &options) != RATELIMIT_OK)
+    table_memory = bytes ? malloc(bytes) : NULL;
+    if (!table_memory || ratelimit_table_init(&table, table_memory, bytes, &options))
         fail(1, "no memory for %llu keys", (unsigned long long)keys);
     return table;
 }
@@ -293,5 +294,6 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     ratelimit_close(&limiter);
+    free(table_memory);
     return 0;
 }

@@ -63,7 +63,8 @@ equal("two programs on Redis do", decisions(ask(with_redis("a"), ["login alice",
       ["login alice: refused, again", "login dave: allowed, 9 left"])
 equal("under another prefix they do not", decisions(ask(with_redis("b"), ["login alice"])),
       ["login alice: allowed, 9 left"])
-several = [subprocess.Popen([program, configure(with_redis("c"))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+path = configure(with_redis("c"))
+several = [subprocess.Popen([program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
            for _ in range(4)]
 for child in several:
     child.stdin.write("login erin\n" * 50)
