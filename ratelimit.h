@@ -453,7 +453,9 @@ typedef struct ratelimit_table ratelimit_table;
 
 /* What happens to a new key when all the places it may use are taken by keys in debt. INHERIT: the
  * newcomer takes over the key with the least debt, debt and all, so that nobody ever gets more than
- * their limit, however many keys there are (unless refunds or changed limits lower a debt). */
+ * their limit, however many keys there are (unless refunds or changed limits lower a debt). The
+ * debt is a time, so a newcomer may have to wait as long as another's limit takes: give limits of
+ * very different windows a table each. */
 typedef enum ratelimit_full {
     RATELIMIT_EVICT = 0,       /* forget the one with the least debt (ties: seen longest ago) */
     RATELIMIT_EVICT_LAST_SEEN, /* forget the one seen longest ago */
@@ -1149,8 +1151,10 @@ typedef struct ratelimit_ticks {
  * bits     of the counter, 1 to 32; it must run through all of them before it wraps
  * hz       1 to 2^62, always the same
  *
- * RATELIMIT_FOREVER for bits or hz out of range. Call it at least once per turn of the counter, in
- * the order of the readings. Threads: one caller at a time. */
+ * RATELIMIT_FOREVER for bits or hz out of range. Less than one turn of the counter may pass between
+ * two calls, or a turn is lost: an interrupt at each wrap is not enough for that, as it may come a
+ * little late once. Let it count turns and pass more bits (turns << 24 | count, 32), or call twice
+ * a turn. In the order of the readings. Threads: one caller at a time. */
 RATELIMIT_API uint64_t ratelimit_ticks_ns(ratelimit_ticks *t, uint32_t ticks, unsigned bits,
                                           uint64_t hz);
 
