@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build")), "examples")
@@ -53,6 +54,17 @@ def done():
     stop_all()
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     sys.exit(1 if failed else 0)
+
+
+def cut_short(kind, fault, trace):
+    """What Python does with an error that nobody caught: it counts."""
+    global failed
+    traceback.print_exception(kind, fault, trace)
+    failed += 1
+    print(f"FAILED: the check was cut short\n{passed} passed, {failed} failed", flush=True)
+
+
+sys.excepthook = cut_short
 
 
 def need(programs=(), headers=(), compiler="cc"):
