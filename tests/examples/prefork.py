@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 from example import build, check, done, equal, folder, free_port, start, stop, wait_until
 
@@ -114,7 +115,8 @@ def client(_):
 
 
 def killer(_):
-    while counts["kills"] < 60 and (counts["kills"] < 20 or counts["wait"] < 100):
+    end = time.monotonic() + 60
+    while time.monotonic() < end and counts["kills"] < 60 and (counts["kills"] < 20 or counts["wait"] < 100):
         pids = workers(server)
         if pids:
             os.kill(choose.choice(pids), signal.SIGKILL)
