@@ -207,8 +207,11 @@ static void work(const server *s)
         int client;
         readable(s, s->listener, -1);
         client = accept(s->listener, (struct sockaddr *)&from, &from_len);
-        if (client < 0)
-            continue; /* another worker was faster, or the client has gone */
+        if (client < 0) { /* another worker was faster, or the client has gone; or no more files */
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                poll(NULL, 0, 100);
+            continue;
+        }
         serve(s, client, key, client_key(&from, key));
         close(client);
     }
