@@ -862,8 +862,9 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
  *     limit    as ratelimit_limit_parse reads it, "10/s burst 20", "1000/d window", "unlimited"
  *     comment  = "#" and all that follows, at the start of a line or behind a blank
  *
- * ending in LF, CRLF or the text's end; blanks are spaces or tabs. A rule that is shadow is decided
- * and counted, but refuses nobody.
+ * ending in LF, CRLF or the text's end; blanks are spaces or tabs; a byte order mark may stand
+ * before all, and in front of no name. A rule that is shadow is decided and counted, but refuses
+ * nobody.
  *
  * Look-up. A name is looked up whole; else what stands before its first "|"; else "default". With
  * the rules `login 5/m` and `login|root 1/m`, "login|root" has its own and "login|ann" has login.
@@ -6045,12 +6046,22 @@ static ratelimit_status ratelimit_priv_read_rule(ratelimit_priv_loading *g, cons
                                     : RATELIMIT_PRIV_SAY("a number that does not fit"));
 }
 
+/* A byte order mark, as some editors begin files with. */
+static bool ratelimit_priv_is_mark(const char *at, const char *end)
+{
+    return end - at >= 3 && (unsigned char)at[0] == 0xEF && (unsigned char)at[1] == 0xBB &&
+           (unsigned char)at[2] == 0xBF;
+}
+
 static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, const char *end)
 {
     const char *name = ratelimit_priv_skip_blanks(g->line, end), *at;
     uint32_t place;
     if (name == end || *name == '#')
         return RATELIMIT_OK;
+    if (ratelimit_priv_is_mark(name, end))
+        return ratelimit_priv_wrong(g, name, RATELIMIT_SYNTAX,
+                                    RATELIMIT_PRIV_SAY("a byte order mark within the text"));
     at = ratelimit_priv_read_name(g, name, end);
     if (!at)
         return RATELIMIT_SYNTAX;
@@ -6071,9 +6082,8 @@ static ratelimit_status ratelimit_priv_load_text(ratelimit_priv_loading *g, cons
 {
     const char *at = text, *stop = text + text_len;
     ratelimit_status status = RATELIMIT_OK;
-    if (text_len >= 3 && (unsigned char)at[0] == 0xEF && (unsigned char)at[1] == 0xBB &&
-        (unsigned char)at[2] == 0xBF)
-        at += 3; /* a byte order mark */
+    if (ratelimit_priv_is_mark(at, stop))
+        at += 3;
     while (at != stop && status == RATELIMIT_OK) {
         const char *end = at;
         g->line = at;

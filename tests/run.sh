@@ -163,6 +163,7 @@ all) # two at once: what mostly compiles, and what mostly runs
     others
     programs
     docs
+    fuzz
     examples
     wait $side
     redis # alone: it waits for real servers
@@ -173,7 +174,6 @@ all) # two at once: what mostly compiles, and what mostly runs
     ;;
 side)
     portability
-    fuzz
     faults
     ;;
 fast | portability | redis | examples | fuzz | docs | faults) "$1" ;;

@@ -149,6 +149,9 @@ static void a_wrong_text_says_where_and_leaves_everything_as_it_was(void)
         {"a\r 1/s\n", RATELIMIT_SYNTAX, 1, 2},
         {"a 1/s\r\r\n", RATELIMIT_SYNTAX, 1, 6},
         {"a 1/s\n\n# c\nb 1\n", RATELIMIT_SYNTAX, 4, 4},
+        {"a 1/s\n\xef\xbb\xbf"
+         "b 1/s\n",
+         RATELIMIT_SYNTAX, 2, 1}, /* files with byte order marks put together: no rule b */
         {"a123456789b123456789c123456789d123456789e123456789f123456789g123 1/s", RATELIMIT_SYNTAX,
          1, 64},
     };

@@ -1,0 +1,170 @@
+/* HTTP fields and metrics into buffers of every size: whole or not at all, and never beyond. */
+#define RATELIMIT_IMPLEMENTATION
+#include "ratelimit.h"
+#include "fuzz.h"
+
+const char *const fuzz_seeds[] = {
+    "10/s burst 20\nlogin 5/m\nwith\"quote\\ 1/s\n",
+    "1000/d window\n",
+    "9223372036854775807/ns burst 9223372036854775807\ndefault unlimited\n",
+    "unlimited\n"
+    "\x01\x02\xff\xff\xff\xff\xff\xff\xff\xff\x01\xff\xff\xff\xff\xff\xff\xff\xff\x04\xff\xff\xff"
+    "\xff"
+    "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
+    "\xff",
+    "bad\nlogin",
+    NULL};
+
+/* The input read as numbers, then zeros. */
+typedef struct input {
+    const uint8_t *at, *end;
+} input;
+
+static uint64_t number(input *in, uint64_t bytes)
+{
+    uint64_t value = 0;
+    for (; bytes && in->at != in->end; bytes--)
+        value = value << 8 | *in->at++;
+    return value;
+}
+
+/* Any answer whatsoever, also one that no store gives. */
+static ratelimit_result make_result(input *in)
+{
+    ratelimit_result r;
+    memset(&r, 0, sizeof r);
+    r.status = (ratelimit_status)(number(in, 1) % 20);
+    r.allowed = number(in, 1) & 1;
+    r.limit = number(in, number(in, 1) % 9);
+    r.remaining = number(in, number(in, 1) % 9);
+    r.retry_after_ns = number(in, number(in, 1) % 9);
+    r.reset_after_ns = number(in, number(in, 1) % 9);
+    r.source = (ratelimit_source)(number(in, 1) % 5);
+    return r;
+}
+
+/* Lines of printable ASCII that end in CRLF, each "Name: value". */
+static void fields_are_sound(const char *text, size_t len, const ratelimit_result *r, unsigned sets)
+{
+    const char *line = text, *end;
+    while (line != text + len) {
+        for (end = line; *end >= ' ' && *end <= '~';)
+            end++;
+        MUST(end[0] == '\r' && end[1] == '\n');
+        MUST(memchr(line, ':', (size_t)(end - line)) && !strstr(line, ": \r") && *line != ' ');
+        line = end + 2;
+    }
+    MUST(!strstr(text, "Retry-After") || (!r->allowed && (sets & RATELIMIT_HTTP_RETRY_AFTER)));
+    MUST(!strstr(text, "Retry-After: 0"));
+    if (r->status == RATELIMIT_DENIED && !r->allowed && (sets & RATELIMIT_HTTP_RETRY_AFTER) &&
+        r->retry_after_ns != RATELIMIT_FOREVER) {
+        uint64_t ns = r->retry_after_ns ? r->retry_after_ns : 1;
+        MUST(strstr(text, "Retry-After: "));
+        MUST(strtoull(strstr(text, "Retry-After: ") + 13, NULL, 10) ==
+             ns / RATELIMIT_SECOND + (ns % RATELIMIT_SECOND != 0));
+    }
+    MUST(!strstr(text, "X-RateLimit") || (sets & RATELIMIT_HTTP_X));
+    MUST(!strstr(text, "\nRateLimit") || (sets & RATELIMIT_HTTP_DRAFT));
+}
+
+static void http_at_every_size(const ratelimit_result *r, const ratelimit_limit *limit,
+                               unsigned sets)
+{
+    char text[320];
+    size_t bytes, len = ratelimit_http_fields(r, limit, sets, text, sizeof text);
+    MUST(len < sizeof text && strlen(text) == len);
+    MUST(ratelimit_http_fields(r, limit, sets, NULL, 0) == len);
+    fields_are_sound(text, len, r, sets);
+    for (bytes = 0; bytes <= len + 2; bytes++) {
+        unsigned char *buf = fuzz_buffer(bytes);
+        MUST(ratelimit_http_fields(r, limit, sets, (char *)buf, bytes) == len);
+        if (bytes > len)
+            MUST(memcmp(buf, text, len + 1) == 0 && fuzz_untouched(buf, bytes, len + 1));
+        else
+            MUST((!bytes || !buf[0]) && fuzz_untouched(buf, bytes, bytes != 0));
+        fuzz_free(buf);
+    }
+}
+
+static void statuses(const ratelimit_result *r)
+{
+    int http = ratelimit_http_status(r), grpc = ratelimit_grpc_status(r);
+    MUST((http == 200) == r->allowed && (grpc == 0) == r->allowed);
+    MUST(http == 200 || http == 429 || http == 500 || http == 503);
+    MUST(grpc == 0 || grpc == 8 || grpc == 13 || grpc == 14);
+    MUST(*ratelimit_status_text(r->status));
+}
+
+/* Samples are `name{label="text"} number`, with quotes and backslashes of names escaped. */
+static void metrics_are_sound(const char *text, size_t len)
+{
+    const char *line = text, *at;
+    while (line != text + len) {
+        const char *end = memchr(line, '\n', (size_t)(text + len - line));
+        MUST(end);
+        at = memchr(line, '{', (size_t)(end - line));
+        if (*line != '#' && at) {
+            at = strstr(at, "=\"") + 2;
+            while (*at != '"')
+                at += *at == '\\' ? 2 : 1;
+            MUST(at[1] == '}' && at[2] == ' ');
+        }
+        line = end + 1;
+    }
+}
+
+static void metrics_at_some_sizes(const ratelimit_limiter *l, const ratelimit_table *table,
+                                  size_t size)
+{
+    size_t len = ratelimit_metrics(l, table, 0, NULL, 0), i;
+    char *text = malloc(len + 1);
+    const size_t sizes[] = {0, 1, 2, size % (len + 2), len - 1, len, len + 1, len + 2};
+    MUST(text && ratelimit_metrics(l, table, 0, text, len + 1) == len && strlen(text) == len);
+    metrics_are_sound(text, len);
+    for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        unsigned char *buf = fuzz_buffer(sizes[i]);
+        MUST(ratelimit_metrics(l, table, 0, (char *)buf, sizes[i]) == len);
+        MUST(fuzz_untouched(buf, sizes[i], sizes[i] > len ? len + 1 : sizes[i]));
+        MUST(!sizes[i] || (sizes[i] > len ? memcmp(buf, text, len + 1) == 0 : !buf[0]));
+        fuzz_free(buf);
+    }
+    free(text);
+}
+
+static void metrics(const char *rules_text, size_t rules_len, input *in)
+{
+    static unsigned char memory[RATELIMIT_RULES_BYTES(9, 1)], places[RATELIMIT_TABLE_BYTES(9)];
+    static const ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0};
+    ratelimit_rules *rules;
+    ratelimit_table *table;
+    ratelimit_limiter l = {0};
+    ratelimit_tier tier = {0};
+    MUST(ratelimit_rules_init(&rules, memory, sizeof memory, 9, 1) == RATELIMIT_OK);
+    MUST(ratelimit_table_init(&table, places, sizeof places, &options) == RATELIMIT_OK);
+    tier.store = ratelimit_table_store(table, NULL, NULL);
+    tier.table = table;
+    l.rules = rules;
+    MUST(ratelimit_init(&l, ratelimit_tier_store(&tier)) == RATELIMIT_OK);
+    (void)ratelimit_rules_load(rules, rules_text, rules_len, NULL);
+    l.counts.allowed = number(in, 8);
+    tier.counts.leased = number(in, 8);
+    metrics_at_some_sizes(&l, table, (size_t)number(in, 2));
+}
+
+/* A line with a limit, rules, then bytes for numbers: each read as far as it is there. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *text = fuzz_text(data, size), *newline = strchr(text, '\n');
+    size_t first = newline ? (size_t)(newline - text) : size;
+    input in = {data, data + size};
+    ratelimit_limit limit;
+    ratelimit_result r = make_result(&in);
+    unsigned sets = (unsigned)number(&in, 1);
+    if (ratelimit_limit_parse_n(&limit, text, first, NULL) != RATELIMIT_OK)
+        memset(&limit, 0, sizeof limit);
+    http_at_every_size(&r, sets & 8 ? NULL : &limit, sets);
+    statuses(&r);
+    metrics(newline ? newline + 1 : text, newline ? size - first - 1 : size, &in);
+    free(text);
+    return 0;
+}
