@@ -80,10 +80,13 @@ if have tcc tcc; then # it has no atomics
     with options "tcc -Wall -Werror -DLOCKS"
 fi
 
-# (those of tests/redis are compiled where they are tested: they need hiredis)
+# (what needs libraries, tests/redis and most examples, is compiled where it is tested)
 for file in "$root"/tests/*.c "$root"/tests/bench/*.c "$root"/tests/faults/*.c "$root"/tests/portability/*.c \
     "$root"/examples/*.c; do
     [ -e "$file" ] || continue
+    case $file in
+    */examples/*) ! grep -q '^ *Build: .* -l' "$file" || continue ;;
+    esac
     for cc in gcc clang; do
         have $cc $cc || continue
         run "$cc: ${file#"$root"/} is not clean" $cc -std=c99 -O1 $warnings_c \
