@@ -138,9 +138,9 @@ awk -v code="$build/code" -v comments="$build/comments" '
     }
 ' "$header"
 cat "$build/code" >"$build/all_code"
-if [ -e "$root/ratelimit_redis.h" ]; then
-    cat "$root/ratelimit_redis.h" >>"$build/all_code"
-fi
+for file in "$root"/ratelimit_redis.h "$root"/examples/*/*.h; do
+    [ ! -e "$file" ] || cat "$file" >>"$build/all_code"
+done
 tr -cs 'A-Za-z0-9_' '\n' <"$build/all_code" | sort -u >"$build/declared"
 
 # mentioned WHAT FILE  Every name of ours, and every name(), is a word of the code.
