@@ -152,7 +152,7 @@
    them needs another round trip. A server that does not answer the oldest request in time fails all
    that was sent to it. Nothing blocks, but looking up a host by name. loop.max_requests bounds the
    memory: each takes less than 1 KB, its key, and what is sent of it. One thread uses a handle: the
-   loop's; a child of fork makes one of its own. There is no TLS.
+   loop's; a child of fork makes one of its own.
 
 
    OPTIONS OF THE PREPROCESSOR, where the code is
@@ -161,8 +161,8 @@
                                  wherever the header is included)
        RATELIMIT_REDIS_ASYNC     also ratelimit_redis_async_*, see ASYNCHRONOUS (define it wherever
                                  the header is included)
-       RATELIMIT_REDIS_TLS       TLS; needs hiredis 1.0 or later: link with -lhiredis_ssl -lssl
-                                 -lcrypto, call redisInitOpenSSL() first
+       RATELIMIT_REDIS_TLS       TLS; needs hiredis 1.0 or later and OpenSSL: link with
+                                 -lhiredis_ssl -lssl -lcrypto, call redisInitOpenSSL() first
        those of ratelimit.h      RATELIMIT_NO_CLOCK excepted
 
 
@@ -222,9 +222,10 @@ typedef struct ratelimit_redis_options {
     const char *tls_ca;          /* file of the certificates to trust; NULL: the system's */
     const char *tls_cert;        /* file of our own certificate, with tls_key; NULL: none */
     const char *tls_key;
-    const char *tls_name;  /* server name to ask for (SNI); NULL: none */
+    const char *tls_name;  /* server name to ask for (SNI), not compared; NULL: none */
     bool cluster;          /* the server is a node of a Redis Cluster; database must be 0 */
-    uint64_t ttl_min_ms;   /* 0: keys expire 2 ms after they are full; else never earlier */
+    uint64_t ttl_min_ms;   /* 0: keys expire 2 ms after they are full (those of windows at most a
+                              window later); else never earlier */
     uint64_t ttl_max_ms;   /* 0: none; else keys expire by then, and their debt is forgotten */
     ratelimit_clock clock; /* for tests: what time scripts are told; NULL: the server's */
     void *clock_self;
@@ -440,8 +441,7 @@ typedef void (*ratelimit_redis_answers)(void *self, const ratelimit_result *res,
  * options  as for ratelimit_redis_open, but pool_size is not used: there is one connection to a
  *          server, or to each node of a cluster
  * loop     copied
- * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach;
- *          UNSUPPORTED: tls */
+ * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach */
 RATELIMIT_API ratelimit_redis_async *
 ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelimit_redis_loop *loop,
                            ratelimit_status *status_or_null);
@@ -519,6 +519,8 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a);
 #      error "RATELIMIT_REDIS_TLS needs hiredis 1.0 or later."
 #    endif
 #    include <hiredis/hiredis_ssl.h>
+#    include <openssl/err.h>
+#    include <openssl/ssl.h>
 #    include <signal.h>
 #  endif
 #  if defined(RATELIMIT_REDIS_ASYNC)
@@ -576,6 +578,7 @@ extern "C" {
 
 enum {
     RATELIMIT_PRIV_REDIS_TAKE,
+    RATELIMIT_PRIV_REDIS_MANY,
     RATELIMIT_PRIV_REDIS_ASK,
     RATELIMIT_PRIV_REDIS_GIVE,
     RATELIMIT_PRIV_REDIS_SWAP,
@@ -632,6 +635,55 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "redis.call('SET', KEYS[1], struct.pack('<ddc4', now, ahead, ARGV[1]) .. nanos, 'PX',\n"
     "  string.format('%d', ttl))\n"
     "return a\n",
+    /* many: the same for several, each for itself and in order; one that fails does not touch the
+       others.
+       KEYS   the keys
+       ARGV   low, high, now, rest (may be empty); then for each key tag, most, cost
+       reply  for each what take says, or its error */
+    "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
+    "local call, pack, unpack, format = redis.pcall, struct.pack, struct.unpack, string.format\n"
+    "if not now then\n"
+    "  local time = redis.call('TIME')\n"
+    "  now = time[1] * 1000000 + time[2]\n"
+    "end\n"
+    "local nanos = ''\n"
+    "if rest > 0 then\n"
+    "  nanos = pack('<I2', rest)\n"
+    "end\n"
+    "local reply, j = {}, 5\n"
+    "for i = 1, #KEYS do\n"
+    "  local v, a, said = call('GET', KEYS[i]), 0, nil\n"
+    "  if type(v) == 'table' then\n"
+    "    said = v\n"
+    "  elseif v and #v < 20 then\n"
+    "    said = {err = 'ERR data string too short'}\n"
+    "  elseif v then\n"
+    "    local last, ahead, tag = unpack('<ddc4', v)\n"
+    "    if tag ~= ARGV[j] or last > now then\n"
+    "      said = {v, now}\n"
+    "    else\n"
+    "      a = ahead - (now - last) * 1000 - rest\n"
+    "      if a < 0 then\n"
+    "        a = 0\n"
+    "      end\n"
+    "    end\n"
+    "  end\n"
+    "  if not said and a - ARGV[j + 1] <= 0 then\n"
+    "    local ahead = a + ARGV[j + 2]\n"
+    "    local ttl = ahead / 1000000 + 2\n"
+    "    if low ~= '' then\n"
+    "      ttl = math.min(math.max(ttl, low + 0), high + 0)\n"
+    "    end\n"
+    "    v = call('SET', KEYS[i], pack('<ddc4', now, ahead + rest, ARGV[j]) .. nanos, 'PX',\n"
+    "      format('%d', ttl))\n"
+    "    if v.err then\n"
+    "      said = v\n"
+    "    end\n"
+    "  end\n"
+    "  reply[i] = said or a\n"
+    "  j = j + 3\n"
+    "end\n"
+    "return reply\n",
     /* ask: takes, peeks, reserves and charges of one or more keys, all or none, any limit.
        KEYS   the keys, none twice, one slot
        ARGV   low, high, now, rest (may be empty); then for each key tag, most, cost (0: not
@@ -1034,7 +1086,7 @@ typedef struct ratelimit_priv_redis_node {
     bool down, probing;  /* failed; somebody tries it */
     bool known;          /* the cluster's map names it */
     uint64_t down_until; /* ratelimit_clock_ns */
-    char why[160];       /* it failed */
+    char why[174];       /* it failed; with " (left alone for a while)" not longer than error */
 } ratelimit_priv_redis_node;
 
 struct ratelimit_redis {
@@ -1045,7 +1097,7 @@ struct ratelimit_redis {
     ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
     bool mapped, mapping;
     uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
-    char error[240];
+    char error[200];
     /* Not changed after open. */
     char *host, *unix_path, *user, *password, *prefix;
     size_t prefix_len;
@@ -1070,6 +1122,7 @@ typedef struct ratelimit_priv_redis_call {
     ratelimit_redis *r;
     void *self;
     uint32_t slot; /* in a cluster: of its keys */
+    uint32_t many; /* so many, from this on, were sent as one command; 0: with one before */
     ratelimit_priv_redis_node *node;
     ratelimit_priv_redis_conn *conn; /* awaits a reply on it */
     uint32_t hops;
@@ -1096,6 +1149,25 @@ ratelimit_priv_redis_say(ratelimit_redis *r, const char *format, ...)
     pthread_mutex_lock(&r->lock);
     memcpy(r->error, text, sizeof text);
     pthread_mutex_unlock(&r->lock);
+}
+
+/* why, and before it where; of a long name the beginning, so that the reason is whole. */
+static void ratelimit_priv_redis_at(const ratelimit_redis *r, const ratelimit_priv_redis_node *node,
+                                    const char *why, char *text, size_t text_bytes)
+{
+    int len = r->unix_path
+                  ? snprintf(text, text_bytes, "%s: %s", r->unix_path, why)
+                  : snprintf(text, text_bytes, "%.80s:%d: %s", node->host, node->port, why);
+    if (len < 0)
+        text[0] = 0;
+}
+
+static void ratelimit_priv_redis_say_at(ratelimit_redis *r, const ratelimit_priv_redis_node *node,
+                                        const char *why)
+{
+    char text[sizeof r->error];
+    ratelimit_priv_redis_at(r, node, why, text, sizeof text);
+    ratelimit_priv_redis_say(r, "%s", text);
 }
 
 /* What an error reply means for us. */
@@ -1175,14 +1247,17 @@ static ratelimit_priv_redis_fault ratelimit_priv_redis_fault_of(const char *erro
 
 RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, size_t buf_bytes)
 {
+    size_t len = 0;
     if (!buf || !buf_bytes)
         return "";
-    buf[0] = 0;
     if (r) {
         pthread_mutex_lock(&r->lock);
-        (void)snprintf(buf, buf_bytes, "%s", r->error);
+        len = strlen(r->error);
+        len = len < buf_bytes ? len : buf_bytes - 1;
+        memcpy(buf, r->error, len);
         pthread_mutex_unlock(&r->lock);
     }
+    buf[len] = 0;
     return buf;
 }
 
@@ -1329,24 +1404,100 @@ static void ratelimit_priv_redis_put_script(const ratelimit_priv_redis_call *cal
     ratelimit_priv_redis_put_u64(conn, keys);
 }
 
-#  if defined(RATELIMIT_REDIS_TLS)
-/* OpenSSL writes without MSG_NOSIGNAL: the signal is held back meanwhile, and swallowed if it came
- * of this. */
-static int ratelimit_priv_redis_tls_step(redisContext *c, int *done)
+#  if defined(RATELIMIT_REDIS_TLS) || defined(RATELIMIT_REDIS_ASYNC)
+/* OpenSSL and hiredis write without MSG_NOSIGNAL: the signal is held back meanwhile. */
+typedef struct ratelimit_priv_redis_pipe {
+    sigset_t before;
+    bool pending;
+} ratelimit_priv_redis_pipe;
+
+static void ratelimit_priv_redis_hold(ratelimit_priv_redis_pipe *p)
 {
-    static const struct timespec none = {0, 0};
-    sigset_t pipe, before, pending;
-    int result;
+#    if !defined(SO_NOSIGPIPE)
+    sigset_t pipe, pending;
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
-    sigpending(&pending);
-    pthread_sigmask(SIG_BLOCK, &pipe, &before);
-    result = redisBufferWrite(c, done);
-    if (!sigismember(&pending, SIGPIPE))
+    pthread_sigmask(SIG_BLOCK, &pipe, &p->before);
+    p->pending = sigismember(&p->before, SIGPIPE) == 1 && sigpending(&pending) == 0 &&
+                 sigismember(&pending, SIGPIPE) == 1;
+#    endif
+    (void)p;
+}
+
+/* failed: the signal may have come of what was done, and is swallowed. */
+static void ratelimit_priv_redis_let(const ratelimit_priv_redis_pipe *p, bool failed)
+{
+#    if !defined(SO_NOSIGPIPE)
+    static const struct timespec none = {0, 0};
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    if (failed && !p->pending)
         while (sigtimedwait(&pipe, NULL, &none) < 0 && errno == EINTR)
             ;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &p->before, NULL);
+#    endif
+    (void)p;
+    (void)failed;
+}
+#  endif
+
+#  if defined(RATELIMIT_REDIS_TLS)
+/* Steps of TLS on c. What the program left in OpenSSL's queue of errors must not be taken for one
+ * of ours. Reading writes, too (handshakes, alerts), and may succeed where that failed. */
+static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r, redisContext *c)
+{
+    const redisContextFuncs *plain = c->funcs;
+    ratelimit_priv_redis_pipe pipe;
+    bool good;
+    ERR_clear_error();
+    ratelimit_priv_redis_hold(&pipe);
+    good = redisInitiateSSLWithContext(c, r->tls) == REDIS_OK;
+    ratelimit_priv_redis_let(&pipe, !good);
+    if (!good)
+        c->funcs = plain; /* hiredis 1.0 leaves those of TLS, which need what there is not */
+    return good;
+}
+
+static int ratelimit_priv_redis_tls_step(redisContext *c, int *done)
+{
+    ratelimit_priv_redis_pipe pipe;
+    int result;
+    ERR_clear_error();
+    ratelimit_priv_redis_hold(&pipe);
+    result = redisBufferWrite(c, done);
+    ratelimit_priv_redis_let(&pipe, result != REDIS_OK);
     return result;
+}
+
+static int ratelimit_priv_redis_tls_read(redisContext *c)
+{
+    ratelimit_priv_redis_pipe pipe;
+    int result;
+    ERR_clear_error();
+    ratelimit_priv_redis_hold(&pipe);
+    result = redisBufferRead(c);
+    ratelimit_priv_redis_let(&pipe, true);
+    return result;
+}
+
+/* Why the last step failed. */
+static const char *ratelimit_priv_redis_tls_why(void)
+{
+    unsigned long error = ERR_peek_error();
+    const char *text = error ? ERR_reason_error_string(error) : NULL;
+    switch (error ? ERR_GET_REASON(error) : 0) {
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+        return "the server's certificate is not trusted: see options.tls_ca";
+    case SSL_R_WRONG_VERSION_NUMBER:
+        return "the server does not speak TLS there";
+#    if defined(SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED)
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+        return "the server wants a certificate of ours: set options.tls_cert";
+#    endif
+    default:
+        return text ? text : "the connection broke";
+    }
 }
 
 static bool ratelimit_priv_redis_tls_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
@@ -1416,6 +1567,27 @@ static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t
     return true;
 }
 
+/* Why reading or writing failed. */
+static const char *ratelimit_priv_redis_broken(const redisContext *c)
+{
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (c->privctx)
+        return ratelimit_priv_redis_tls_why();
+#  endif
+    (void)c;
+    return "the connection broke";
+}
+
+/* redisBufferRead. */
+static int ratelimit_priv_redis_fetch(redisContext *c)
+{
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (c->privctx)
+        return ratelimit_priv_redis_tls_read(c);
+#  endif
+    return redisBufferRead(c);
+}
+
 /* The next reply, or NULL with the reason in why. */
 static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, uint64_t deadline,
                                              const char **why)
@@ -1438,11 +1610,9 @@ static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, ui
             *why = "no answer in time";
             return NULL;
         }
-        if (p.revents && redisBufferRead(conn->c) != REDIS_OK) {
-            *why = conn->c->err == REDIS_ERR_EOF     ? "the server closed the connection"
-                   : strstr(conn->c->errstr, "SSL")  ? "TLS failed"
-                   : strstr(conn->c->errstr, "cert") ? "the certificate is not trusted"
-                                                     : "the connection broke";
+        if (p.revents && ratelimit_priv_redis_fetch(conn->c) != REDIS_OK) {
+            *why = conn->c->err == REDIS_ERR_EOF ? "the server closed the connection"
+                                                 : ratelimit_priv_redis_broken(conn->c);
             return NULL;
         }
     }
@@ -1483,8 +1653,8 @@ static const char *ratelimit_priv_redis_login(const ratelimit_redis *r,
     const char *why = NULL;
     size_t replies = 0;
 #  if defined(RATELIMIT_REDIS_TLS)
-    if (r->tls && redisInitiateSSLWithContext(conn->c, r->tls) != REDIS_OK)
-        return "TLS refused";
+    if (r->tls && !ratelimit_priv_redis_tls_begin(r, conn->c))
+        return ratelimit_priv_redis_tls_why();
 #  endif
     if (r->password) {
         ratelimit_priv_redis_put_size(conn, '*', r->user ? 3 : 2);
@@ -1501,7 +1671,8 @@ static const char *ratelimit_priv_redis_login(const ratelimit_redis *r,
         replies++;
     }
     if (replies && !ratelimit_priv_redis_write(conn, deadline))
-        return "the connection broke at login";
+        return errno == ETIMEDOUT ? "no room to send in time"
+                                  : ratelimit_priv_redis_broken(conn->c);
     for (; replies && !why; replies--) {
         redisReply *reply = ratelimit_priv_redis_read(conn, deadline, &why);
         if (reply && reply->type == REDIS_REPLY_ERROR)
@@ -1543,10 +1714,7 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_connect(const ratelimit_r
                                      : ratelimit_priv_redis_login(r, conn, deadline);
     }
     if (text) {
-        if (r->unix_path)
-            (void)snprintf(why, why_bytes, "%s: %s", r->unix_path, text);
-        else
-            (void)snprintf(why, why_bytes, "%s:%d: %s", node->host, node->port, text);
+        ratelimit_priv_redis_at(r, node, text, why, why_bytes);
         if (conn)
             ratelimit_priv_redis_free_conn(conn);
         return NULL;
@@ -1734,7 +1902,11 @@ static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redi
 
 /* ---- >>implementation: cluster --------------------------------------------------------------- */
 
-enum { RATELIMIT_PRIV_REDIS_SLOTS = 16384, RATELIMIT_PRIV_REDIS_HOPS = 6 };
+enum {
+    RATELIMIT_PRIV_REDIS_SLOTS = 16384,
+    RATELIMIT_PRIV_REDIS_HOPS = 6,
+    RATELIMIT_PRIV_REDIS_MERGED = 16
+};
 
 /* The node at host:port, made if there is none; NULL if there is no memory. Locked. */
 static ratelimit_priv_redis_node *ratelimit_priv_redis_node_at(ratelimit_redis *r, const char *host,
@@ -1887,7 +2059,7 @@ static bool ratelimit_priv_redis_map_from(ratelimit_redis *r, ratelimit_priv_red
         (void)ratelimit_priv_redis_fault_of(reply->str, &why);
     }
     if (!good)
-        ratelimit_priv_redis_say(r, "%s:%d: %s", node->host, node->port, why);
+        ratelimit_priv_redis_say_at(r, node, why);
     if (reply)
         freeReplyObject(reply);
     ratelimit_priv_redis_release(
@@ -1955,7 +2127,8 @@ ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
 
    Any number of calls go out in rounds: in each, one write to every node that has some, then all
    replies are read. Most calls are done after one round; a redirection, a script that the server
-   does not have or an answer that asks for a second step make another. */
+   does not have or an answer that asks for a second step make another. Plain takes that follow each
+   other are merged: one command, whose reply has the reply to each. */
 
 static void ratelimit_priv_redis_fail(ratelimit_priv_redis_call *call)
 {
@@ -2030,6 +2203,44 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis
     return node;
 }
 
+/* See >>implementation: store. */
+static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call);
+static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
+                                            ratelimit_priv_redis_conn *conn);
+
+/* Puts into conn all calls that go to its node: those that can be are merged to one command, not
+ * too many, because nobody else is served meanwhile. */
+static void ratelimit_priv_redis_put_calls(ratelimit_priv_redis_call *calls, size_t count,
+                                           ratelimit_priv_redis_conn *conn)
+{
+    ratelimit_priv_redis_call *some[RATELIMIT_PRIV_REDIS_MERGED];
+    size_t i, n = 0;
+    for (i = 0; i <= count; i++) {
+        ratelimit_priv_redis_call *call = i < count ? &calls[i] : NULL;
+        bool merges;
+        if (call && (call->done || call->conn || call->node != conn->node))
+            continue;
+        merges = call && ratelimit_priv_redis_merges(call);
+        if (n && (!merges || n == RATELIMIT_PRIV_REDIS_MERGED || some[0]->eval != call->eval)) {
+            some[0]->many = (uint32_t)n;
+            if (n == 1)
+                some[0]->build(some[0], conn);
+            else
+                ratelimit_priv_redis_build_many(some, n, conn);
+            n = 0;
+        }
+        if (merges) {
+            call->many = 0;
+            some[n++] = call;
+        } else if (call) {
+            call->many = 1;
+            if (call->asking)
+                ratelimit_priv_redis_put(conn, "*1\r\n$6\r\nASKING\r\n", 16);
+            call->build(call, conn);
+        }
+    }
+}
+
 /* Sends to one node all calls that go there, and notes conn in them. False: none went out, and the
  * node can't be reached. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis_call *calls,
@@ -2045,14 +2256,7 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis
         conn = ratelimit_priv_redis_checkout(r, node, deadline);
         if (!conn)
             return NULL;
-        for (i = 0; i < count; i++) {
-            ratelimit_priv_redis_call *call = &calls[i];
-            if (call->done || call->conn || call->node != node)
-                continue;
-            if (call->asking)
-                ratelimit_priv_redis_put(conn, "*1\r\n$6\r\nASKING\r\n", 16);
-            call->build(call, conn);
-        }
+        ratelimit_priv_redis_put_calls(calls, count, conn);
         if (ratelimit_priv_redis_write(conn, deadline))
             break;
         /* Nothing of it went out on a connection that had died meanwhile: a new one may. */
@@ -2061,8 +2265,8 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis
         if (!again) {
             const char *why = conn->no_memory      ? "out of memory"
                               : errno == ETIMEDOUT ? "no room to send in time"
-                                                   : "the connection broke while sending";
-            ratelimit_priv_redis_say(r, "%s:%d: %s", node->host, node->port, why);
+                                                   : ratelimit_priv_redis_broken(conn->c);
+            ratelimit_priv_redis_say_at(r, node, why);
             for (i = 0; i < count; i++)
                 if (!calls[i].done && !calls[i].conn && calls[i].node == node)
                     ratelimit_priv_redis_fail(&calls[i]);
@@ -2085,25 +2289,35 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
     const char *why = NULL, *cool = NULL;
     uint64_t start = ratelimit_clock_ns();
     bool wait = false, renew = false;
-    size_t i;
+    redisReply *whole = NULL; /* of one call or several */
+    size_t i, part = 0;
     for (i = 0; i < count; i++) {
         ratelimit_priv_redis_call *call = &calls[i];
-        redisReply *reply = NULL;
+        const redisReply *reply;
         if (call->conn != conn)
             continue;
         call->conn = NULL;
-        if (!why && call->asking) {
-            reply = ratelimit_priv_redis_read(conn, deadline, &why);
-            if (reply)
-                freeReplyObject(reply);
+        if (call->many) {
+            if (whole)
+                freeReplyObject(whole);
+            whole = NULL;
+            part = 0;
         }
-        if (!why)
-            reply = ratelimit_priv_redis_read(conn, deadline, &why);
+        if (!why && call->many && call->asking) {
+            whole = ratelimit_priv_redis_read(conn, deadline, &why);
+            if (whole)
+                freeReplyObject(whole);
+        }
+        if (!why && call->many)
+            whole = ratelimit_priv_redis_read(conn, deadline, &why);
         if (why) {
-            ratelimit_priv_redis_say(r, "%s:%d: %s", conn->node->host, conn->node->port, why);
+            ratelimit_priv_redis_say_at(r, conn->node, why);
             ratelimit_priv_redis_fail(call);
             continue;
         }
+        reply = whole;
+        if (call->many != 1 && whole->type == REDIS_REPLY_ARRAY && part < whole->elements)
+            reply = whole->element[part++];
         if (reply->type == REDIS_REPLY_ERROR) {
             wait = ratelimit_priv_redis_error_reply(call, reply->str, &cool, &renew) || wait;
         } else {
@@ -2111,8 +2325,9 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
             call->done = call->answer(call, reply) || call->failed;
             wait = wait || call->rest;
         }
-        freeReplyObject(reply);
     }
+    if (whole)
+        freeReplyObject(whole);
     if (why && ratelimit_priv_redis_to_blame(r, start, deadline))
         cool = why;
     ratelimit_priv_redis_release(r, conn, !why && !renew, cool);
@@ -2593,21 +2808,27 @@ static void ratelimit_priv_redis_put_most(const ratelimit_priv_redis_entry *e,
         ratelimit_priv_redis_put_u64(conn, e->most.ns);
 }
 
-static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
-                                            const ratelimit_priv_redis_call *call,
-                                            ratelimit_priv_redis_conn *conn)
+/* tag, most, cost */
+static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e,
+                                          ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_priv_redis_entry *e = ask->entry;
-    bool bounded = ratelimit_priv_redis_bounded(ask->r);
     unsigned char tag[8];
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 7 : 3);
-    ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(&e->limit, tag));
     if (e->req->op == RATELIMIT_PEEK)
         ratelimit_priv_redis_put_arg(conn, "-1", 2);
     else
         ratelimit_priv_redis_put_most(e, conn);
     ratelimit_priv_redis_put_u64(conn, e->cost.ns);
+}
+
+static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
+                                            const ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    bool bounded = ratelimit_priv_redis_bounded(ask->r);
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 7 : 3);
+    ratelimit_priv_redis_put_keys(ask, conn);
+    ratelimit_priv_redis_put_take(ask->entry, conn);
     if (bounded)
         ratelimit_priv_redis_put_bounds(ask, conn);
 }
@@ -2738,6 +2959,29 @@ static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
     } else {
         ratelimit_priv_redis_build_give(ask, call, conn);
     }
+}
+
+/* True if call can be one of several in a command: what take does, not in a cluster, where each key
+ * has its slot. */
+static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call)
+{
+    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self;
+    return !call->r->cluster && call->build == ratelimit_priv_redis_build &&
+           ask->phase == RATELIMIT_PRIV_REDIS_FAST && ask->script == RATELIMIT_PRIV_REDIS_TAKE;
+}
+
+static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    size_t i;
+    ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count,
+                                    4 + 3 * count);
+    for (i = 0; i < count; i++)
+        ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)calls[i]->self, conn);
+    ratelimit_priv_redis_put_bounds((const ratelimit_priv_redis_ask *)calls[0]->self, conn);
+    for (i = 0; i < count; i++)
+        ratelimit_priv_redis_put_take(((const ratelimit_priv_redis_ask *)calls[i]->self)->entry,
+                                      conn);
 }
 
 /* True if b must be stored where a is, at now. When it was seen need not be, nor that it is full.
@@ -3632,9 +3876,9 @@ static void ratelimit_priv_redis_wait_start(ratelimit_priv_redis_wait_state *w,
     w->until_ns = max_wait_ms > (UINT64_MAX - now) / RATELIMIT_MILLISECOND
                       ? UINT64_MAX
                       : now + max_wait_ms * RATELIMIT_MILLISECOND;
-    w->pause_ns = 2 * RATELIMIT_MILLISECOND;
     longest_ms = longest_ms && longest_ms < 3600000 ? longest_ms : longest_ms ? 3600000 : 100;
     w->longest_ns = longest_ms * RATELIMIT_MILLISECOND;
+    w->pause_ns = (longest_ms < 2 ? longest_ms : 2) * RATELIMIT_MILLISECOND;
     memcpy(&w->mix, id, sizeof w->mix);
     w->mix |= 1;
 }
@@ -3647,14 +3891,13 @@ static bool ratelimit_priv_redis_wait_once(ratelimit_priv_redis_wait_state *w, u
     w->mix ^= w->mix << 13;
     w->mix ^= w->mix >> 7;
     w->mix ^= w->mix << 17;
-    pause = pause < w->longest_ns ? pause : w->longest_ns;
     pause -= w->mix % (pause / 2 + 1);
     if (free_in_ns && free_in_ns < pause)
         pause = free_in_ns;
     if (pause > w->until_ns - now)
         pause = w->until_ns - now;
     ratelimit_priv_redis_pause(pause);
-    w->pause_ns = w->pause_ns < w->longest_ns ? w->pause_ns * 2 : w->longest_ns;
+    w->pause_ns = w->pause_ns < w->longest_ns / 2 ? w->pause_ns * 2 : w->longest_ns;
     return true;
 }
 
@@ -4059,14 +4302,18 @@ typedef struct ratelimit_priv_async_link {
     ratelimit_priv_async_hook *hook;
     ratelimit_priv_async_list waiting, sent;
     ratelimit_priv_async_state state;
-    uint64_t until; /* it must be ready */
-    unsigned login; /* replies to come before it is */
-    uint64_t stuck; /* not 0: the socket is full, try again then */
-    uint64_t heard; /* replies */
-    bool armed;     /* the loop will tell when it may write */
-    bool retired;   /* of no use for others */
-    bool broken;    /* writing failed */
+    uint64_t until;     /* it must be ready */
+    unsigned login;     /* replies to come before it is */
+    uint64_t stuck;     /* not 0: the socket is full, try again then */
+    uint64_t heard;     /* replies */
+    bool armed;         /* the loop will tell when it may write */
+    bool retired;       /* of no use for others */
+    const char *broken; /* NULL, or why writing failed */
     ratelimit_priv_async_flight map;
+#    if defined(RATELIMIT_REDIS_TLS)
+    const redisContextFuncs *funcs; /* of hiredis */
+    redisContextFuncs held;         /* the same, with SIGPIPE held back */
+#    endif
 } ratelimit_priv_async_link;
 
 struct ratelimit_redis_async {
@@ -4333,6 +4580,10 @@ static void ratelimit_priv_async_cut(ratelimit_priv_async_link *link)
         at = &(*at)->next;
     *at = link->next;
     link->ac->data = NULL;
+#    if defined(RATELIMIT_REDIS_TLS)
+    if (link->funcs)
+        link->ac->c.funcs = link->funcs;
+#    endif
     if (link->hook)
         link->hook->link = NULL;
     link->a->lost++;
@@ -4375,12 +4626,8 @@ static void ratelimit_priv_async_lose(ratelimit_priv_async_link *link, const cha
     bool ready = link->state == RATELIMIT_PRIV_ASYNC_READY;
     ratelimit_priv_async_flight *f;
     ratelimit_priv_async_cut(link);
-    if (blame || link->sent.first || link->waiting.first) {
-        if (a->r->unix_path)
-            ratelimit_priv_redis_say(a->r, "%s: %s", a->r->unix_path, why);
-        else
-            ratelimit_priv_redis_say(a->r, "%s:%d: %s", node->host, node->port, why);
-    }
+    if (blame || link->sent.first || link->waiting.first)
+        ratelimit_priv_redis_say_at(a->r, node, why);
     if (blame)
         ratelimit_priv_redis_down(a->r, node, why);
     if (link->map.list)
@@ -4413,10 +4660,13 @@ static void ratelimit_priv_async_lose(ratelimit_priv_async_link *link, const cha
     free(link);
 }
 
-/* Why the context failed. */
-static const char *ratelimit_priv_async_why(const redisAsyncContext *ac)
+/* Why link failed. */
+static const char *ratelimit_priv_async_why(const ratelimit_priv_async_link *link)
 {
-    const char *why = "the connection broke";
+    const redisAsyncContext *ac = link->ac;
+    const char *why = ratelimit_priv_redis_broken(&ac->c);
+    if (link->broken)
+        return link->broken;
     if (ac->c.err == REDIS_ERR_EOF)
         return "the server closed the connection";
     if (ac->c.err == REDIS_ERR_PROTOCOL)
@@ -4452,7 +4702,7 @@ static void ratelimit_priv_async_on_disconnect(const redisAsyncContext *ac, int 
     if (!a)
         return;
     ratelimit_priv_async_enter(a);
-    ratelimit_priv_async_lose(link, ratelimit_priv_async_why(ac),
+    ratelimit_priv_async_lose(link, ratelimit_priv_async_why(link),
                               link->sent.first || link->state != RATELIMIT_PRIV_ASYNC_READY, true);
     ratelimit_priv_async_leave(a);
 }
@@ -4620,46 +4870,75 @@ static void ratelimit_priv_async_dispatch(ratelimit_redis_async *a, ratelimit_pr
 
 /* ---- writing ---- */
 
-/* redisBufferWrite without SIGPIPE: the signal is held back meanwhile, and swallowed if it came of
- * this. */
-static int ratelimit_priv_async_step(redisContext *c, int *done)
+/* Writing failed: nothing more is written, and link ends when the loop finds it readable. */
+static void ratelimit_priv_async_break(ratelimit_priv_async_link *link, const char *why)
 {
-#    if defined(SO_NOSIGPIPE)
-    return redisBufferWrite(c, done);
-#    else
-    static const struct timespec none = {0, 0};
-    sigset_t pipe, before, pending;
-    bool was_pending = false;
-    int result;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe, &before);
-    if (sigismember(&before, SIGPIPE)) {
-        sigpending(&pending);
-        was_pending = sigismember(&pending, SIGPIPE) == 1;
-    }
-    result = redisBufferWrite(c, done);
-    if (result != REDIS_OK && !was_pending)
-        while (sigtimedwait(&pipe, NULL, &none) < 0 && errno == EINTR)
-            ;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return result;
-#    endif
+    link->broken = why;
+    link->stuck = 0;
+    (void)shutdown(link->ac->c.fd, SHUT_RDWR);
 }
+
+#    if defined(RATELIMIT_REDIS_TLS)
+static const redisContextFuncs *ratelimit_priv_async_funcs(const redisContext *c)
+{
+    const redisAsyncContext *ac = (const redisAsyncContext *)(const void *)c; /* it begins with c */
+    return ((const ratelimit_priv_async_link *)ac->data)->funcs;
+}
+
+/* hiredis reads when the loop says so, and in TLS that may write: it does so through these. */
+static ssize_t ratelimit_priv_async_tls_read(redisContext *c, char *buf, size_t bytes)
+{
+    ratelimit_priv_redis_pipe pipe;
+    ssize_t n;
+    ERR_clear_error();
+    ratelimit_priv_redis_hold(&pipe);
+    n = ratelimit_priv_async_funcs(c)->read(c, buf, bytes);
+    ratelimit_priv_redis_let(&pipe, true);
+    return n;
+}
+
+static ssize_t ratelimit_priv_async_tls_write(redisContext *c)
+{
+    ratelimit_priv_redis_pipe pipe;
+    ssize_t n;
+    ERR_clear_error();
+    ratelimit_priv_redis_hold(&pipe);
+    n = ratelimit_priv_async_funcs(c)->write(c);
+    ratelimit_priv_redis_let(&pipe, n < 0);
+    return n;
+}
+
+/* Begins TLS on a new connection; its handshake is done by the first reads and writes. */
+static bool ratelimit_priv_async_tls(ratelimit_priv_async_link *link)
+{
+    redisContext *c = &link->ac->c;
+    if (!ratelimit_priv_redis_tls_begin(link->a->r, c))
+        return false;
+    link->funcs = c->funcs;
+    link->held = *c->funcs;
+    link->held.read = ratelimit_priv_async_tls_read;
+    link->held.write = ratelimit_priv_async_tls_write;
+    c->funcs = &link->held;
+    return true;
+}
+#    endif
 
 /* Writes what hiredis has. */
 static void ratelimit_priv_async_flush(ratelimit_priv_async_link *link)
 {
+    ratelimit_priv_redis_pipe pipe;
+    bool good;
     int done = 0;
     if (link->broken)
         return;
-    if (ratelimit_priv_async_step(&link->ac->c, &done) != REDIS_OK) {
-        link->broken = true;
-        link->stuck = 0;
-        (void)shutdown(link->ac->c.fd, SHUT_RDWR); /* the loop finds it readable, and it ends */
-        return;
-    }
-    link->stuck = done ? 0 : ratelimit_clock_ns() + RATELIMIT_MILLISECOND;
+    ratelimit_priv_redis_hold(&pipe);
+    good = redisBufferWrite(&link->ac->c, &done) == REDIS_OK ||
+           !link->ac->c.err; /* so hiredis 1.0 says that the socket is full */
+    ratelimit_priv_redis_let(&pipe, !good);
+    if (good)
+        link->stuck = done ? 0 : ratelimit_clock_ns() + RATELIMIT_MILLISECOND;
+    else
+        ratelimit_priv_async_break(link, ratelimit_priv_redis_broken(&link->ac->c));
 }
 
 static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, void *privdata);
@@ -4683,6 +4962,12 @@ static void ratelimit_priv_async_login(ratelimit_priv_async_link *link)
     ratelimit_priv_redis_conn *text = &link->a->text;
     bool good = true;
     link->state = RATELIMIT_PRIV_ASYNC_LOGIN;
+#    if defined(RATELIMIT_REDIS_TLS)
+    if (r->tls && !ratelimit_priv_async_tls(link)) {
+        ratelimit_priv_async_break(link, ratelimit_priv_redis_tls_why());
+        return;
+    }
+#    endif
     if (r->password) {
         ratelimit_priv_redis_put_size(text, '*', r->user ? 3 : 2);
         ratelimit_priv_redis_put_text(text, "AUTH");
@@ -4844,7 +5129,7 @@ static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, vo
     link->heard++;
     f = link->sent.first;
     if (!reply) { /* hiredis is about to free ac */
-        ratelimit_priv_async_lose(link, ratelimit_priv_async_why(ac), true, true);
+        ratelimit_priv_async_lose(link, ratelimit_priv_async_why(link), true, true);
     } else if (link->state != RATELIMIT_PRIV_ASYNC_READY) {
         ratelimit_priv_async_on_login(link, (const redisReply *)reply);
     } else if (f && f->skip) {
@@ -4959,9 +5244,6 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     ratelimit_redis_async *a;
     *status = RATELIMIT_BAD_ARGUMENT;
     if (!loop || !loop->attach)
-        return NULL;
-    *status = RATELIMIT_UNSUPPORTED;
-    if (options && options->tls)
         return NULL;
     *status = RATELIMIT_NO_MEMORY;
     a = (ratelimit_redis_async *)calloc(1, sizeof *a);

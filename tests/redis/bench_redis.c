@@ -11,6 +11,7 @@
 #include "server.h"
 
 #include <pthread.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #define KEYS        1000
@@ -33,9 +34,18 @@ typedef struct row {
     void (*run)(void); /* some calls */
     double decisions;  /* in each run */
     double rate[MOST_ROUNDS];
-    double server_us[MOST_ROUNDS];
+    double server_us[MOST_ROUNDS]; /* of the server's main thread */
+    double script_us[MOST_ROUNDS]; /* of it, in scripts (INFO commandstats) */
     double client_us[MOST_ROUNDS];
 } row;
+
+#define ROW(name, run, decisions)                                                                  \
+  {                                                                                                \
+    name, run, decisions, {0}, {0}, {0},                                                           \
+    {                                                                                              \
+      0                                                                                            \
+    }                                                                                              \
+  }
 
 static size_t next_key;
 
@@ -115,8 +125,8 @@ static void flight_check(flying *f, const redisReply *reply)
             exit(1);
 }
 
-/* `count` commands: as soon as a quarter of those in flight is answered, as many more are sent. */
-static void fly(size_t count)
+/* `count` commands, `most` at once: as soon as `some` are answered, as many more are sent. */
+static void fly(size_t count, size_t most, size_t some)
 {
     uint64_t deadline = ratelimit_clock_ns() + 20 * RATELIMIT_SECOND;
     ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(redis, redis->nodes, deadline);
@@ -125,8 +135,8 @@ static void fly(size_t count)
     if (conn == NULL)
         exit(1);
     while (answered < count) {
-        if (sent < count && sent - answered <= FLIGHT * 3 / 4) {
-            while (sent < count && sent - answered < FLIGHT)
+        if (sent < count && sent - answered <= most - some) {
+            while (sent < count && sent - answered < most)
                 flight_put(conn, &flights[sent++ % FLIGHT]);
             if (!ratelimit_priv_redis_write(conn, deadline))
                 exit(1);
@@ -137,7 +147,7 @@ static void fly(size_t count)
                 exit(1);
             flight_check(&flights[answered++ % FLIGHT], reply);
             freeReplyObject(reply);
-        } while (answered < count && (sent - answered > FLIGHT * 3 / 4 || sent == count));
+        } while (answered < count && (sent - answered > most - some || sent == count));
     }
     ratelimit_priv_redis_release(redis, conn, true, NULL);
 }
@@ -148,7 +158,7 @@ static void flight(const ratelimit_limit *limit, char (*from)[16], size_t batch,
     flight_keys = from;
     flight_batch = batch;
     flight_allowed = allowed;
-    fly(2000 / batch);
+    fly(2000 / batch, FLIGHT, FLIGHT / 4);
 }
 
 static void only_returns_1(void)
@@ -175,14 +185,24 @@ static void sixteen_in_one(void)
 {
     flight(&plenty, keys, 16, true);
 }
+static void sixteen_pipelined(void)
+{
+    flight_limit = &plenty;
+    flight_keys = keys;
+    flight_batch = 1;
+    flight_allowed = true;
+    fly(2000, 16, 16);
+}
 
 /* ---- as callers ask -------------------------------------------------------------------------- */
+
+enum { PIPELINED = 6400 };
 
 static void each(size_t count)
 {
     ratelimit_request q[FLIGHT];
     size_t i, n;
-    for (n = 0; n < 1280 / count; n++) {
+    for (n = 0; n < PIPELINED / count; n++) {
         for (i = 0; i < count; i++)
             q[i] = server_request(any_key(keys), &plenty, RATELIMIT_TAKE, 1);
         decide(q, count, RATELIMIT_EACH, true);
@@ -200,7 +220,7 @@ static void all_16(void)
 {
     ratelimit_request q[16];
     size_t i, n;
-    for (n = 0; n < 80; n++) {
+    for (n = 0; n < PIPELINED / 16; n++) {
         for (i = 0; i < 16; i++)
             q[i] = server_request(any_key(keys), &plenty, RATELIMIT_TAKE, 1);
         decide(q, 16, RATELIMIT_ALL, true);
@@ -217,16 +237,17 @@ static void one_at_a_time(void)
     }
 }
 
-static row rows[] = {{"a script that only returns 1", only_returns_1, 2000, {0}, {0}, {0}},
-                     {"allowed", allowed_64, 2000, {0}, {0}, {0}},
-                     {"refused", refused_64, 2000, {0}, {0}, {0}},
-                     {"allowed, interval with a fraction", fraction_64, 2000, {0}, {0}, {0}},
-                     {"allowed, fixed window", window_64, 2000, {0}, {0}, {0}},
-                     {"allowed, 16 keys in one call", sixteen_in_one, 2000, {0}, {0}, {0}},
-                     {"ratelimit_take_all of 16", all_16, 1280, {0}, {0}, {0}},
-                     {"ratelimit_take_each of 16", each_16, 1280, {0}, {0}, {0}},
-                     {"ratelimit_take_each of 64", each_64, 1280, {0}, {0}, {0}},
-                     {"ratelimit_take, one at a time", one_at_a_time, 200, {0}, {0}, {0}}};
+static row rows[] = {ROW("a script that only returns 1", only_returns_1, 2000),
+                     ROW("allowed", allowed_64, 2000),
+                     ROW("refused", refused_64, 2000),
+                     ROW("allowed, interval with a fraction", fraction_64, 2000),
+                     ROW("allowed, fixed window", window_64, 2000),
+                     ROW("allowed, 16 keys in one call", sixteen_in_one, 2000),
+                     ROW("allowed, 16 calls in a pipeline", sixteen_pipelined, 2000),
+                     ROW("ratelimit_take_all of 16", all_16, PIPELINED),
+                     ROW("ratelimit_take_each of 16", each_16, PIPELINED),
+                     ROW("ratelimit_take_each of 64", each_64, PIPELINED),
+                     ROW("ratelimit_take, one at a time", one_at_a_time, 200)};
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static int by_value(const void *a, const void *b)
@@ -256,15 +277,26 @@ static double server_ns(void)
     return ns;
 }
 
+static double scripts_us(void)
+{
+    redisReply *reply = server_ask(server_port(), "INFO commandstats");
+    const char *at = reply && reply->str ? strstr(reply->str, "cmdstat_evalsha:calls=") : NULL;
+    double us = at ? atof(strchr(at, ',') + strlen(",usec=")) : 0;
+    if (reply)
+        freeReplyObject(reply);
+    return us;
+}
+
 static void measure(row *r, int round)
 {
-    double before = server_ns();
+    double scripts = scripts_us(), before = server_ns();
     clock_t cpu = clock();
     uint64_t start = ratelimit_clock_ns(), ns;
     r->run();
     ns = ratelimit_clock_ns() - start;
     r->client_us[round] = (double)(clock() - cpu) * 1e6 / CLOCKS_PER_SEC / r->decisions;
     r->server_us[round] = (server_ns() - before) / 1000 / r->decisions;
+    r->script_us[round] = (scripts_us() - scripts) / r->decisions;
     r->rate[round] = r->decisions * 1e9 / (double)(ns ? ns : 1);
 }
 
@@ -346,17 +378,13 @@ typedef struct tier_row {
 } tier_row;
 
 static tier_row tier_rows[] = {
-    {{"refused, from the cache", refused_here, TIER_REFUSALS, {0}, {0}, {0}},
-     refused_before,
-     1000,
-     0,
-     {0}},
-    {{"leases of 100 tokens", leases_of_100, 100 * TIER_CALLS, {0}, {0}, {0}},
+    {ROW("refused, from the cache", refused_here, TIER_REFUSALS), refused_before, 1000, 0, {0}},
+    {ROW("leases of 100 tokens", leases_of_100, 100 * TIER_CALLS),
      leases_of_100_before,
      90,
      10,
      {0}},
-    {{"leases of 1,000 tokens", leases_of_1000, 1000 * TIER_CALLS, {0}, {0}, {0}},
+    {ROW("leases of 1,000 tokens", leases_of_1000, 1000 * TIER_CALLS),
      leases_of_1000_before,
      600,
      1,
@@ -404,30 +432,89 @@ static void tier_report(double direct)
 
 /* ---- Node ------------------------------------------------------------------------------------ */
 
-/* What bench_node.js measured beside ours. */
-static void node(void)
+/* What bench_node.js measures, in turn with our rows. */
+static FILE *node_to, *node_from;
+static pid_t node_pid;
+static row node_rows[] = {ROW("one at a time", NULL, 200), ROW("64 in flight", NULL, PIPELINED)};
+static const int node_flights[] = {1, 64};
+
+static void node_begin(void)
 {
     const char *command = getenv("NODE_BENCH");
-    const row *ours[2];
-    double rate, us;
-    char name[64];
-    FILE *out = command ? popen(command, "r") : NULL;
-    int i = 0;
-    if (out == NULL) {
-        printf("rate-limiter-flexible: not measured (NODE_PATH does not lead to it and ioredis)\n");
+    int to[2], from[2];
+    if (command == NULL || pipe(to) != 0 || pipe(from) != 0)
+        return;
+    signal(SIGPIPE, SIG_IGN); /* if it ends, the rows say so */
+    node_pid = fork();
+    if (node_pid == 0) {
+        dup2(to[0], 0);
+        dup2(from[1], 1);
+        close(to[1]);
+        close(from[0]);
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    node_to = fdopen(to[1], "w");
+    node_from = fdopen(from[0], "r");
+}
+
+static void node_end(void)
+{
+    if (!node_to)
+        return;
+    fclose(node_to);
+    fclose(node_from);
+    node_to = NULL;
+    waitpid(node_pid, NULL, 0);
+}
+
+static void node_measure(int round)
+{
+    int i;
+    for (i = 0; i < 2 && node_to; i++) {
+        row *r = &node_rows[i];
+        double scripts = scripts_us(), before = server_ns();
+        fprintf(node_to, "%d %.0f\n", node_flights[i], r->decisions);
+        fflush(node_to);
+        if (fscanf(node_from, "%lf %lf", &r->rate[round], &r->client_us[round]) != 2)
+            node_end();
+        r->server_us[round] = (server_ns() - before) / 1000 / r->decisions;
+        r->script_us[round] = (scripts_us() - scripts) / r->decisions;
+    }
+}
+
+static void node_report(void)
+{
+    static const double aims[] = {1, 2};
+    row *ours[2];
+    int i;
+    if (!node_to) {
+        printf("rate-limiter-flexible: not measured (%s)\n",
+               getenv("NODE_BENCH") ? "it failed" : "NODE_PATH does not lead to it and ioredis");
         return;
     }
     ours[0] = &rows[ROWS - 1];
     ours[1] = &rows[ROWS - 2];
-    while (i < 2 && fscanf(out, "%63s %lf %lf", name, &rate, &us) == 3) {
-        printf("%s: %.0f/s, client %.1f us; rate-limiter-flexible with ioredis %.0f/s, %.1f us: "
-               "%.1f times the rate, %.1f times less CPU\n",
-               name, ours[i]->rate[rounds / 2], ours[i]->client_us[rounds / 2], rate, us,
-               ours[i]->rate[rounds / 2] / rate, us / ours[i]->client_us[rounds / 2]);
-        i++;
+    printf("ours, to npm's rate-limiter-flexible with ioredis:\n");
+    for (i = 0; i < 2; i++) {
+        row *theirs = &node_rows[i];
+        double rate = median(ours[i]->rate) / median(theirs->rate);
+        double cpu = median(theirs->client_us) / median(ours[i]->client_us);
+        printf("    %-13s %6.0f/s to %6.0f/s: %.2f times, at least %.0f: %s\n", theirs->name,
+               median(ours[i]->rate), median(theirs->rate), rate, aims[i],
+               reached(rate >= aims[i]));
+        printf("        client %.2f us to %.2f us: %.1f times less%s\n", median(ours[i]->client_us),
+               median(theirs->client_us), cpu,
+               i == 0      ? ""
+               : cpu >= 10 ? ", at least 10: reached"
+                           : ", at least 10: NOT REACHED");
+        printf("        server %.2f us to %.2f us, of it scripts %.2f us to %.2f us\n",
+               median(ours[i]->server_us), median(theirs->server_us), median(ours[i]->script_us),
+               median(theirs->script_us));
     }
-    if (pclose(out) != 0 || i < 2)
-        printf("rate-limiter-flexible: failed\n");
+    node_end();
 }
 
 /* ---- memory and replication ------------------------------------------------------------------ */
@@ -531,9 +618,6 @@ static void waiters(const char *name, ratelimit_store how)
     pthread_t thread[WAITERS];
     ratelimit_limiter limiter;
     uint64_t start = ratelimit_clock_ns();
-    redisReply *reply;
-    const char *at;
-    long long calls;
     int i;
     memset(&limiter, 0, sizeof limiter);
     if (ratelimit_init(&limiter, how) != RATELIMIT_OK)
@@ -545,12 +629,8 @@ static void waiters(const char *name, ratelimit_store how)
             exit(1);
     for (i = 0; i < WAITERS; i++)
         pthread_join(thread[i], NULL);
-    reply = server_ask(server_port(), "INFO commandstats");
-    at = strstr(reply->str, "cmdstat_evalsha:calls=");
-    calls = at ? atoll(at + strlen("cmdstat_evalsha:calls=")) : -1;
-    freeReplyObject(reply);
     printf("%d waiters, 100/s, by %s: %lld round trips, all through after %.2f s\n", WAITERS, name,
-           calls, (double)(ratelimit_clock_ns() - start) / 1e9);
+           server_scripts(server_port()), (double)(ratelimit_clock_ns() - start) / 1e9);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -582,38 +662,42 @@ static void prepare(void)
 
 int main(int argc, char **argv)
 {
-    double rate[ROWS], us[ROWS], client_us;
+    double rate[ROWS], us[ROWS];
     int i, j;
     if (argc > 1)
         rounds = atoi(argv[1]);
     if (rounds < 1 || rounds > MOST_ROUNDS)
         rounds = 21;
     prepare();
+    node_begin();
     for (j = -1; j < rounds; j++) {
         for (i = 0; i < ROWS; i++)
             measure(&rows[i], j < 0 ? 0 : j);
         for (i = 0; i < TIER_ROWS; i++)
             tier_measure(&tier_rows[i], j < 0 ? 0 : j);
+        node_measure(j < 0 ? 0 : j);
     }
+    printf("of each decision, us:                                           server  scripts  "
+           "client\n");
     for (i = 0; i < ROWS; i++) {
         rate[i] = median(rows[i].rate);
         us[i] = median(rows[i].server_us);
-        client_us = median(rows[i].client_us);
-        printf("%-36s %8.0f/s  ratio %.2f   server %5.2f us, ratio %.2f   client %5.2f us\n",
-               rows[i].name, rate[i], rate[i] / rate[0], us[i], us[i] > 0 ? us[0] / us[i] : 0,
-               client_us);
+        printf("%-36s %8.0f/s  ratio %.2f  %6.2f   %6.2f  %6.2f\n", rows[i].name, rate[i],
+               rate[i] / rate[0], us[i], median(rows[i].script_us), median(rows[i].client_us));
     }
     printf("ratios to a script that only returns 1, in decisions/s (in the server's time):\n");
-    printf("    allowed %.2f (%.2f), at least 0.33\n", rate[1] / rate[0], us[0] / us[1]);
-    printf("    refused %.2f (%.2f), at least 0.48\n", rate[2] / rate[0], us[0] / us[2]);
-    printf("16 keys in one call, always 64 such in flight, to 16 calls in one pipeline, one "
-           "pipeline at a time: "
-           "%.2f, at least 2.5\n",
-           rate[5] / rate[7]);
-    printf("    to 64 calls always in flight: %.2f (%.2f); both one at a time: %.2f (%.2f)\n",
-           rate[5] / rate[1], us[1] / us[5], rate[6] / rate[7], us[7] / us[6]);
+    printf("    allowed %.2f (%.2f), at least 0.33: %s\n", rate[1] / rate[0], us[0] / us[1],
+           reached(rate[1] >= rate[0] / 3));
+    printf("    refused %.2f (%.2f), at least 0.48: %s\n", rate[2] / rate[0], us[0] / us[2],
+           reached(rate[2] >= rate[0] * 0.48));
+    printf("16 keys in one call to 16 pipelined calls: %.2f, at least 2.5: %s\n", rate[5] / rate[6],
+           reached(rate[5] >= 2.5 * rate[6]));
+    printf("    to 64 calls always in flight: %.2f; one such at a time: %.2f\n", rate[5] / rate[1],
+           rate[7] / rate[6]);
+    printf("    in the server's time: %.2f, %.2f, %.2f\n", us[6] / us[5], us[1] / us[5],
+           us[6] / us[7]);
     tier_report(rate[ROWS - 1]);
-    node();
+    node_report();
     bytes();
     threads(4);
     threads(16);

@@ -16,8 +16,8 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds vectors_redis test_store test_locks test_tls test_async test_async_ev test_cluster"
-CLUSTER_TESTS="test_async test_async_ev test_cluster"
+ALL="builds vectors_redis test_store test_locks test_tls test_async test_async_ev test_async_tls test_cluster"
+CLUSTER_TESTS="test_async test_async_ev test_async_tls test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
 passed=0 failed=0 skipped=0 pids=
@@ -136,11 +136,14 @@ builds() { # languages, orders, options, what is said when something is missing
     both='#define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_IMPLEMENTATION'
     posix='#define _POSIX_C_SOURCE 200809L'
-    main='int main(void) { ratelimit_redis_close(NULL); return 0; }'
-    cc="$CC $WARN -I. ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS}"
+    main='int main(void) {
+    char why[200]; /* as long as its comment asks for */
+    return ratelimit_redis_error(ratelimit_redis_open(NULL, NULL), why, sizeof why)[0];
+}'
+    cc="$CC $WARN -I. ${HIREDIS:+-isystem $HIREDIS}"
     cxx="$(echo "$WARN" | sed 's/-std=c99/-std=c++11/; s/-Wstrict-prototypes//; s/-Wmissing-prototypes//')"
-    cxx="${CXX:-g++} $cxx -Wold-style-cast -I. ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS}"
-    libs="-lhiredis -pthread"
+    cxx="${CXX:-g++} $cxx -Wold-style-cast -I. ${HIREDIS:+-isystem $HIREDIS}"
+    libs="${HIREDIS:+-L$HIREDIS} -lhiredis -pthread"
     write() { # name, lines
         printf '%s\n' "$2" >"$dir/$1"
     }
@@ -179,9 +182,13 @@ $both
     cp "$dir/one.c" "$dir/one.cpp"
     cp "$dir/plain.c" "$dir/plain.cpp"
     cp "$dir/quick.c" "$dir/quick.cpp"
-    ok "it builds as C99" $cc "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
+    ok "it builds as C99" $cc -O2 "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
     ok "it builds with the keeper thread" $cc -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.c" -o "$dir/a" $libs
     ok "it builds with the asynchronous form" $cc -DRATELIMIT_REDIS_ASYNC -O2 "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
+    tls="-DRATELIMIT_REDIS_TLS -DRATELIMIT_REDIS_ASYNC -O2"
+    tls_libs="${HIREDIS:+-L$HIREDIS} -lhiredis_ssl $libs -lssl -lcrypto"
+    [ -f "${HIREDIS:-/usr/include}/hiredis/hiredis_ssl.h" ] || tls=
+    [ -z "$tls" ] || ok "it builds with TLS" $cc $tls "$dir/one.c" -o "$dir/a" $tls_libs
     ok "it builds static" $cc -DRATELIMIT_STATIC -O2 "$dir/one.c" -o "$dir/a" $libs
     ok "both implementations may be in separate includes" $cc "$dir/split.c" -o "$dir/a" $libs
     ok "the headers may be included first and often" $cc "$dir/late.c" -o "$dir/a" $libs
@@ -198,6 +205,7 @@ $both
     if command -v "${CXX:-g++}" >/dev/null; then
         ok "it builds as C++11" $cxx "$dir/one.cpp" "$dir/plain.cpp" -o "$dir/a" $libs
         ok "it builds as C++11 with the asynchronous form" $cxx -DRATELIMIT_REDIS_ASYNC -O2 "$dir/one.cpp" "$dir/plain.cpp" -o "$dir/a" $libs
+        [ -z "$tls" ] || ok "it builds as C++11 with TLS" $cxx $tls "$dir/one.cpp" -o "$dir/a" $tls_libs
         ok "it builds as C++11 with the keeper thread" $cxx -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.cpp" -o "$dir/a" $libs
     elif [ -n "${SKIP_MISSING:-}" ]; then
         echo "skipped: builds as C++: g++ is missing (Debian package g++)"
@@ -208,8 +216,9 @@ $both
     fi
 }
 
-# A second server with TLS beside its plain port, and certificates of our own.
+# The server's second port, for TLS, and certificates of our own.
 start_tls() {
+    [ -z "${TLS_PORT:-}" ] || return 0
     ssl() { openssl "$@" >/dev/null 2>&1; }
     for name in ca other; do
         ssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=$name" -keyout "$dir/$name.key" -out "$dir/$name.crt"
@@ -225,7 +234,7 @@ start_tls() {
 
 loop_of() { # a test: its event loop's library
     case $1 in
-    test_async) echo -levent ;;
+    test_async | test_async_tls) echo -levent ;;
     test_async_ev) echo -lev ;;
     esac
 }
@@ -246,19 +255,20 @@ run() { # a program
         fi
         return
     fi
-    if [ "$1" = test_tls ]; then
+    case $1 in *_tls)
         if [ ! -f "${HIREDIS:-/usr/include}/hiredis/hiredis_ssl.h" ] || ! command -v openssl >/dev/null; then
-            echo "skipped: test_tls: this hiredis has no TLS (1.0 or later), or openssl is missing (package openssl)"
+            echo "skipped: $1: this hiredis has no TLS (1.0 or later), or openssl is missing (package openssl)"
             skipped=$((skipped + 1))
             return
         fi
         start_tls || {
-            echo "FAILED: test_tls: no server with TLS would start"
+            echo "FAILED: $1: no server with TLS would start"
             failed=$((failed + 1))
             return
         }
-        libs="-lhiredis_ssl -lhiredis -lssl -lcrypto"
-    fi
+        libs="$libs -lhiredis_ssl -lhiredis -lssl -lcrypto"
+        ;;
+    esac
     $CC $WARN $CFLAGS -I. -Itests -Itests/redis "tests/redis/$1.c" -o "$dir/$1" $libs -lhiredis -pthread >"$dir/out" 2>&1 || {
         head -n 30 "$dir/out"
         echo "FAILED: $1 does not compile"
@@ -298,10 +308,14 @@ if [ "${1:-}" = bench ]; then
         pin="taskset -c 1"
     fi
     if [ -n "${NODE_PATH:-}" ] && command -v node >/dev/null; then
-        NODE_BENCH="node tests/redis/bench_node.js"
+        NODE_BENCH="exec node tests/redis/bench_node.js"
         export NODE_BENCH
     fi
-    $pin timeout 120 "$dir/bench" "${2:-21}"
+    $pin timeout 120 "$dir/bench" "${2:-21}" || exit
+    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis tests/redis/test_cluster.c \
+        -o "$dir/test_cluster" -lhiredis -pthread && start_cluster || exit 1
+    echo "a cluster under load, one of three masters killed (node timeout 500 ms):"
+    timeout 60 "$dir/test_cluster" killed_under_load | sed -n 's/^failover:/   /p'
     exit
 fi
 # plant NAME TEST WORDS...: true if the test fails with that fault in the header, and not without it

@@ -8,6 +8,8 @@
  *     REDIS_SOCKET   its Unix socket
  *     CLUSTER_PORTS  ports of a cluster's nodes, three masters first, with blanks between
  *     CLUSTER_PIDS   their processes, in the same order
+ *     TLS_PORT       the same server over TLS
+ *     TLS_FOLDER     with ca.crt, which signed its certificate, and other.crt, which did not
  */
 #ifndef SERVER_H
 #define SERVER_H
@@ -36,6 +38,16 @@ static inline int server_number(const char *name)
 static inline int server_port(void)
 {
     return server_number("REDIS_PORT");
+}
+
+/* A file of TLS_FOLDER; good for three calls. */
+static inline const char *server_file(const char *name)
+{
+    static char path[3][512];
+    static int next;
+    next = (next + 1) % 3;
+    snprintf(path[next], sizeof path[0], "%s/%s", getenv("TLS_FOLDER"), name);
+    return path[next];
 }
 
 /* A plain connection, made once for each port. */
@@ -129,6 +141,17 @@ static inline long long server_info(int port, const char *field)
     return value;
 }
 
+/* How many scripts were called since CONFIG RESETSTAT. */
+static inline long long server_scripts(int port)
+{
+    redisReply *reply = server_ask(port, "INFO commandstats");
+    const char *at = reply && reply->str ? strstr(reply->str, "cmdstat_evalsha:calls=") : NULL;
+    long long calls = at ? atoll(strchr(at, '=') + 1) : 0;
+    if (reply)
+        freeReplyObject(reply);
+    return calls;
+}
+
 /* A clock that stands where it is put. */
 static inline uint64_t server_given(void *self)
 {
@@ -190,7 +213,7 @@ static inline ratelimit_result server_take(ratelimit_redis *r, const char *key,
 /* The error text, for CHECK_TEXT and strstr. */
 static inline const char *server_error(ratelimit_redis *r)
 {
-    static char text[240];
+    static char text[200];
     return ratelimit_redis_error(r, text, sizeof text);
 }
 

@@ -1,5 +1,5 @@
 /* test_async.c - the asynchronous form of ratelimit_redis.h against real servers, on libevent;
- * test_async_ev.c: on libev.
+ * test_async_ev.c: on libev; test_async_tls.c: over TLS, where the server has a port for it.
  *
  *     SEED=n, DECISIONS=n    as in vectors_redis.c
  */
@@ -154,6 +154,14 @@ static void begin_with(world *w, const ratelimit_redis_options *options, uint32_
 {
     ratelimit_redis_loop loop;
     ratelimit_status status;
+    ratelimit_redis_options copy = *options;
+#if defined(OVER_TLS)
+    if (copy.port == server_port() && !copy.unix_path) {
+        copy.port = server_number("TLS_PORT");
+        copy.tls = true;
+        copy.tls_ca = server_file("ca.crt");
+    }
+#endif
     memset(w, 0, sizeof *w);
     memset(&loop, 0, sizeof loop);
     begin_loop(w);
@@ -161,7 +169,7 @@ static void begin_with(world *w, const ratelimit_redis_options *options, uint32_
     loop.timer = set_timer;
     loop.self = w;
     loop.max_requests = max_requests;
-    w->a = ratelimit_redis_async_open(options, &loop, &status);
+    w->a = ratelimit_redis_async_open(&copy, &loop, &status);
     if (w->a == NULL) {
         fprintf(stderr, "open: %s\n", ratelimit_status_text(status));
         exit(2);
@@ -234,7 +242,7 @@ static void settle(world *w)
 
 static const char *why(world *w)
 {
-    static char text[240];
+    static char text[200];
     return ratelimit_redis_async_error(w->a, text, sizeof text);
 }
 
@@ -411,9 +419,11 @@ static void takes_of_one_turn_go_out_in_one_write_and_in_order(void)
     reads = server_info(server_port(), "total_reads_processed");
     for (i = 0; i < 150; i++)
         ask(&w, "k", &hourly, &to[i]);
+    (void)server_info(server_port(), "total_reads_processed");
+    CHECK_U64(server_info(server_port(), "total_reads_processed") - reads, 2); /* nothing yet */
     settle(&w);
     reads = server_info(server_port(), "total_reads_processed") - reads;
-    CHECK(reads >= 1 && reads <= 6); /* two of them ours, one of each 16 KB */
+    CHECK(reads >= 4 && reads <= 6); /* three of them ours, one of each 16 KB */
     for (i = 0; i < 150; i++) {
         CHECK_U64(to[i].calls, 1);
         CHECK_U64(to[i].res[0].allowed, i < 100);
@@ -597,8 +607,10 @@ static void a_late_loop_does_not_make_the_server_late(void)
     begin(&w, 100);
     server_flush();
     (void)take_now(&w, "warm", &hourly);
+    kill((pid_t)server_number("REDIS_PID"), SIGSTOP); /* or it may answer within this turn */
     ask(&w, "k", &hourly, &to);
     turn_now(&w);
+    kill((pid_t)server_number("REDIS_PID"), SIGCONT);
     server_sleep_ms(150);
     ratelimit_redis_async_tick(w.a, ratelimit_clock_ns());
     CHECK_U64(to.calls, 1);
@@ -899,6 +911,100 @@ static void a_server_that_is_loading_is_left_alone_for_a_while(void)
     fake_hang_up(&f);
     close(f.listener);
 }
+
+#if defined(OVER_TLS)
+static void tls_says(int port, const char *ca, const char *text)
+{
+    ratelimit_redis_options options = server_options();
+    uint64_t start = ratelimit_clock_ns();
+    world w;
+    options.port = port;
+    options.tls = true;
+    options.tls_ca = server_file(ca);
+    options.timeout_ms = 2000;
+    begin_with(&w, &options, 0);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    if (strstr(why(&w), text) == NULL)
+        CHECK_TEXT(why(&w), text);
+    CHECK(server_ms_since(start) < 1900);
+    end(&w);
+}
+
+static void what_is_wrong_with_tls_is_said(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_status status;
+    ratelimit_redis_loop loop;
+    fake f;
+    tls_says(server_number("TLS_PORT"), "other.crt", "certificate is not trusted");
+    fake_open(&f);
+    close(f.listener);
+    tls_says(f.port, "ca.crt", "nobody listens there");
+    memset(&loop, 0, sizeof loop);
+    loop.attach = attach;
+    options.tls = true;
+    options.tls_ca = server_file("nothing.crt");
+    CHECK(ratelimit_redis_async_open(&options, &loop, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_SYNTAX);
+}
+
+/* It accepts, reads what it is sent, and says what is no TLS, or hangs up. */
+static void a_server_that_does_not_speak_tls_is_said_to_be_none(void)
+{
+    static const char *const says[] = {"-ERR unknown command\r\n", NULL};
+    int i;
+    for (i = 0; i < 2; i++) {
+        ratelimit_redis_options options = server_options();
+        uint64_t start = ratelimit_clock_ns();
+        answer to;
+        world w;
+        fake f;
+        fake_open(&f);
+        options.port = f.port;
+        options.tls = true;
+        options.timeout_ms = 2000;
+        begin_with(&w, &options, 0);
+        ask(&w, "k", &hourly, &to);
+        while (f.fd < 0 && server_ms_since(start) < 1000) {
+            turn_now(&w);
+            fake_read(&f);
+        }
+        server_sleep_ms(5);
+        fake_read(&f);
+        if (says[i])
+            CHECK(send(f.fd, says[i], strlen(says[i]), MSG_NOSIGNAL) > 0);
+        else
+            fake_hang_up(&f);
+        settle(&w);
+        CHECK_U64(to.res[0].status, RATELIMIT_STORE_FAILED);
+        CHECK(!says[i] || strstr(why(&w), "does not speak TLS") != NULL);
+        CHECK(*why(&w) && server_ms_since(start) < 1900);
+        fake_hang_up(&f);
+        end(&w);
+        close(f.listener);
+    }
+}
+
+/* A read that finds nothing is no failure, whatever the program left in OpenSSL's queue. */
+static void errors_that_others_left_in_openssl_do_not_fail_us(void)
+{
+    const ratelimit_priv_async_link *link;
+    world w;
+    int i;
+    begin(&w, 2000);
+    server_flush();
+    (void)take_now(&w, "k", &hourly);
+    link = w.a->links;
+    for (i = 0; i < 10; i++) {
+        ERR_raise(ERR_LIB_SSL, SSL_R_BAD_LENGTH);
+        redisAsyncHandleRead(link->ac);
+        CHECK_U64(take_now(&w, "k", &hourly).remaining, 98 - i);
+    }
+    CHECK(w.a->links == link && w.a->lost == 0);
+    end(&w);
+    ERR_clear_error();
+}
+#endif
 
 /* ---- close and callbacks within callbacks ---------------------------------------------------- */
 
@@ -1334,6 +1440,12 @@ int main(int argc, char **argv)
 {
     check_begin(argc, argv);
     check_seed(20261128);
+#if defined(OVER_TLS)
+    redisInitOpenSSL();
+    RUN(what_is_wrong_with_tls_is_said);
+    RUN(a_server_that_does_not_speak_tls_is_said_to_be_none);
+    RUN(errors_that_others_left_in_openssl_do_not_fail_us);
+#endif
     RUN(random_decisions_agree_with_the_table_in_every_field);
     RUN(a_changed_limit_and_a_clock_that_was_set_back_are_decided_as_by_the_store);
     RUN(takes_of_one_turn_go_out_in_one_write_and_in_order);

@@ -353,6 +353,34 @@ static void unknown_hosts_are_found_by_their_address(void)
     prefer("ip");
 }
 
+/* Two nodes that each think the slot is at the other. */
+static void redirections_in_circles_end(void)
+{
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r;
+    uint64_t start;
+    uint32_t slot;
+    int from, to;
+    char to_id[48], from_id[48];
+    options.timeout_ms = 2000;
+    r = server_open(&options);
+    flush_all();
+    slot = ratelimit_priv_redis_slot(r, "circle", 6);
+    from = owner_of(r, "circle");
+    to = another_master(r, from);
+    node_id(from, from_id);
+    node_id(to, to_id);
+    /* Its owner is made to believe that it is on the way to a node that does not import it. */
+    set_slot(from, slot, "MIGRATING", to_id);
+    start = ratelimit_clock_ns();
+    CHECK_U64(ask(r, "circle", &hourly, RATELIMIT_TAKE, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(server_error(r), "the slot moves about (after 6 tries)") != NULL);
+    CHECK(server_ms_since(start) < 1000);
+    set_slot(from, slot, "STABLE", NULL);
+    CHECK_U64(ask(r, "circle", &hourly, RATELIMIT_TAKE, 1).remaining, 99);
+    ratelimit_redis_close(r);
+}
+
 /* ---- slots that move ------------------------------------------------------------------------- */
 
 typedef struct move {
@@ -498,6 +526,30 @@ static bool is_master(int port)
     return master;
 }
 
+static bool is_replica(int port)
+{
+    return server_info(port, "master_port") > 0;
+}
+
+static bool is_synced(int port)
+{
+    redisReply *reply = server_ask(port, "INFO replication");
+    bool up = reply && reply->str && strstr(reply->str, "master_link_status:up") != NULL;
+    if (reply)
+        freeReplyObject(reply);
+    return up;
+}
+
+static bool knows_six(int port)
+{
+    redisReply *reply = server_ask(port, "CLUSTER INFO");
+    bool six = reply && reply->str && strstr(reply->str, "cluster_known_nodes:6") != NULL &&
+               strstr(reply->str, "cluster_state:ok") != NULL;
+    if (reply)
+        freeReplyObject(reply);
+    return six;
+}
+
 /* The replica of the master at port. */
 static int replica_of(int port)
 {
@@ -528,6 +580,45 @@ static void a_replica_that_is_promoted_is_found(void)
     CHECK(server_ms_since(start) < 1000);
     CHECK_U64(owner_of(r, "promoted"), replica);
     ratelimit_redis_close(r);
+}
+
+/* Its replica takes over, and the others forget it: it answers, but as a cluster of its own. */
+static void a_node_that_left_is_not_asked_any_more(void)
+{
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r, *seeded;
+    char left_id[48], to_id[48];
+    int left, to, i;
+    uint64_t start;
+    seeded = server_open(&options);
+    left = owner_of(seeded, "left");
+    ratelimit_redis_close(seeded);
+    options.port = left; /* it is also the one by which this handle began */
+    r = server_open(&options);
+    flush_all();
+    CHECK_U64(ask(r, "left", &hourly, RATELIMIT_TAKE, 1).remaining, 99);
+    to = replica_of(left);
+    CHECK(to > 0);
+    CHECK(server_int(left, "WAIT 1 2000") >= 1);
+    CHECK(server_do(to, "CLUSTER FAILOVER"));
+    wait_until(is_master, to, 5000);
+    node_id(left, left_id);
+    node_id(to, to_id);
+    wait_until(is_replica, left, 5000);
+    CHECK(server_do(left, "CLUSTER RESET HARD"));
+    for (i = 0; i < NODES; i++)
+        if (!node_dead[i] && node_port[i] != left)
+            CHECK(server_do(node_port[i], "CLUSTER FORGET %s", left_id));
+    start = ratelimit_clock_ns();
+    for (i = 0; i < 3; i++)
+        CHECK_U64(ask(r, "left", &hourly, RATELIMIT_TAKE, 1).remaining, 98 - i);
+    CHECK(server_ms_since(start) < 1000);
+    CHECK_U64(owner_of(r, "left"), to);
+    ratelimit_redis_close(r);
+    CHECK(server_do(to, "CLUSTER MEET 127.0.0.1 %d", left));
+    wait_until(knows_six, left, 5000);
+    CHECK(server_do(left, "CLUSTER REPLICATE %s", to_id));
+    wait_until(is_synced, left, 10000);
 }
 
 typedef struct load {
@@ -656,10 +747,12 @@ int main(int argc, char **argv)
     RUN(a_stale_map_is_corrected_by_moved);
     RUN(empty_hosts_mean_the_host_that_was_asked);
     RUN(unknown_hosts_are_found_by_their_address);
+    RUN(redirections_in_circles_end);
     RUN(a_slot_that_moves_is_followed_by_ask_and_nothing_is_charged_twice);
     RUN(a_pipeline_over_a_moving_slot_answers_each);
     RUN(all_or_none_over_a_slot_torn_apart_waits_no_longer_than_its_timeout);
     RUN(a_replica_that_is_promoted_is_found);
+    RUN(a_node_that_left_is_not_asked_any_more);
     RUN(a_master_killed_under_load_is_replaced_and_limits_hold);
     RUN(a_cluster_that_is_down_costs_nobody_a_timeout_per_request);
     return check_end();

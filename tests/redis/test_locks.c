@@ -387,6 +387,31 @@ static void waiting_for_a_permit_gets_the_next_one_or_times_out(void)
     CHECK(server_ms_since(start) < 1000);
 }
 
+/* Asks of one who waits 300 ms in vain, with pauses of at most that many ms. */
+static long long asks_in_300_ms(uint64_t max_pause_ms)
+{
+    ratelimit_redis_permit permit;
+    CHECK(server_do(server_port(), "CONFIG RESETSTAT"));
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, 1, 10000, 300, max_pause_ms, &permit, NULL),
+              RATELIMIT_TIMEOUT);
+    return server_scripts(server_port());
+}
+
+/* Pauses are 2, 4, 8, ... ms, each shortened by up to half. */
+static void pauses_grow_up_to_the_given_interval(void)
+{
+    ratelimit_redis_permit permit;
+    long long few, more, many;
+    server_flush();
+    CHECK_U64(acquire(1, 60000, &permit, NULL), RATELIMIT_OK);
+    few = asks_in_300_ms(1000);
+    more = asks_in_300_ms(20);
+    many = asks_in_300_ms(2);
+    CHECK(few >= 3 && few <= 12);    /* 2 to 128 ms, and the rest */
+    CHECK(more > few && more <= 36); /* 2 to 16, then 20: at most each 10 ms */
+    CHECK(many > more && many <= 310);
+}
+
 typedef struct contender {
     int most, in, worst, got;
     pthread_mutex_t lock;
@@ -563,11 +588,24 @@ static void waiting_for_a_lock_ends_with_the_lock_or_its_own_deadline(void)
     ratelimit_redis_held a, b;
     uint64_t start = ratelimit_clock_ns();
     server_flush();
-    CHECK_U64(lock(100, &a), RATELIMIT_OK);
+    CHECK_U64(lock(300, &a), RATELIMIT_OK);
     CHECK_U64(ratelimit_redis_lock(r, KEY, 10000, 30, &b), RATELIMIT_TIMEOUT);
-    CHECK(server_ms_since(start) >= 29 && server_ms_since(start) < 90);
-    CHECK_U64(ratelimit_redis_lock(r, KEY, 10000, 2000, &b), RATELIMIT_OK);
-    CHECK(server_ms_since(start) >= 95 && server_ms_since(start) < 1000);
+    CHECK(server_ms_since(start) >= 29 && server_ms_since(start) < 200);
+    CHECK_U64(ratelimit_redis_lock(r, KEY, 10000, 5000, &b), RATELIMIT_OK);
+    CHECK(server_ms_since(start) >= 295); /* longer than timeout_ms, which is for each command */
+    CHECK(server_ms_since(start) < 3000);
+    CHECK(ratelimit_redis_valid_ns(&b) >
+          9 * RATELIMIT_SECOND); /* of the last request, not the first */
+}
+
+static void waiting_for_a_lock_is_few_requests(void)
+{
+    ratelimit_redis_held a, b;
+    server_flush();
+    CHECK_U64(lock(60000, &a), RATELIMIT_OK);
+    CHECK(server_do(server_port(), "CONFIG RESETSTAT"));
+    CHECK_U64(ratelimit_redis_lock(r, KEY, 10000, 500, &b), RATELIMIT_TIMEOUT);
+    CHECK(server_scripts(server_port()) >= 4 && server_scripts(server_port()) <= 18);
 }
 
 static void a_key_with_braces_of_its_own_keeps_them(void)
@@ -668,6 +706,7 @@ int main(int argc, char **argv)
     RUN(an_unused_semaphore_leaves_nothing_behind);
     RUN(ids_of_forked_processes_do_not_collide);
     RUN(waiting_for_a_permit_gets_the_next_one_or_times_out);
+    RUN(pauses_grow_up_to_the_given_interval);
     RUN(eight_threads_are_never_more_than_three_at_once);
     RUN(a_lock_has_one_holder);
     RUN(unlocking_late_does_not_free_the_next_holders_lock);
@@ -678,6 +717,7 @@ int main(int argc, char **argv)
     RUN(the_fence_grows_also_when_the_last_one_is_lost_or_in_the_future);
     RUN(validity_is_reckoned_from_before_the_request);
     RUN(waiting_for_a_lock_ends_with_the_lock_or_its_own_deadline);
+    RUN(waiting_for_a_lock_is_few_requests);
     RUN(a_key_with_braces_of_its_own_keeps_them);
     RUN(a_keeper_renews_until_it_is_stopped);
     RUN(a_keeper_reports_the_loss_once);

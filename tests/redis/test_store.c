@@ -75,7 +75,7 @@ static void canned_close(canned *c)
 /* What a take on such a server comes to, in words. */
 static const char *canned_error(const char *says)
 {
-    static char text[240];
+    static char text[200];
     ratelimit_redis_options options;
     ratelimit_redis *r;
     canned c;
@@ -130,6 +130,34 @@ static void keys_live_as_long_as_their_debt_and_not_a_thousand_times_longer(void
         server_take(r, "k", &limit, 1);
     ttl = server_int(server_port(), "PTTL ratelimit:k");
     CHECK(ttl > 2000 && ttl <= 6000);
+    ratelimit_redis_close(r);
+}
+
+static void keys_never_expire_before_their_debt_is_gone(void)
+{
+    static const ratelimit_limit limits[] = {
+        RATELIMIT_LIMIT(1, 7 * RATELIMIT_SECOND, 3), RATELIMIT_LIMIT(7, 22 * RATELIMIT_SECOND, 9),
+        RATELIMIT_WINDOW(5, RATELIMIT_DAY), RATELIMIT_LIMIT(1, 200 * RATELIMIT_DAY, 5)};
+    static const ratelimit_op ops[] = {RATELIMIT_TAKE, RATELIMIT_TAKE_UP_TO, RATELIMIT_CHARGE,
+                                       RATELIMIT_BLOCK};
+    ratelimit_redis *r = open_with_timeout(1000);
+    size_t i, j;
+    for (i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        for (j = 0; j < sizeof ops / sizeof ops[0]; j++) {
+            ratelimit_store store = ratelimit_redis_store(r);
+            ratelimit_request q = server_request("k", &limits[i], ops[j], 2);
+            ratelimit_result res;
+            uint64_t start = ratelimit_clock_ns(), lived, ttl;
+            uint64_t more = i == 2 ? RATELIMIT_DAY : 0; /* a window's lives one window longer */
+            q.max_wait_ns = RATELIMIT_MINUTE;
+            server_flush();
+            store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+            CHECK_U64(res.status, RATELIMIT_OK);
+            ttl = (uint64_t)server_int(server_port(), "PTTL ratelimit:k");
+            lived = ratelimit_clock_ns() - start;
+            CHECK(ttl * RATELIMIT_MILLISECOND + lived >= res.reset_after_ns);
+            CHECK(ttl <= (res.reset_after_ns + more) / RATELIMIT_MILLISECOND + 3);
+        }
     ratelimit_redis_close(r);
 }
 
@@ -408,6 +436,68 @@ static void a_mistake_in_a_batch_charges_nobody(void)
     ratelimit_redis_close(r);
 }
 
+/* Several takes are one command; they fail each for itself all the same. */
+static void one_that_fails_among_many_leaves_the_others_alone(void)
+{
+    static const ratelimit_limit other = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 10);
+    static const char *const keys[] = {"a", "list", "b", "short", "long", "changed", "a", "a"};
+    enum { MANY = sizeof keys / sizeof keys[0] };
+    ratelimit_redis *r = open_with_timeout(1000);
+    ratelimit_store store = ratelimit_redis_store(r);
+    ratelimit_request q[MANY];
+    ratelimit_result res[MANY];
+    int i, round;
+    server_flush();
+    CHECK(server_do(server_port(), "LPUSH ratelimit:list x"));
+    CHECK(server_do(server_port(), "SET ratelimit:short 7"));
+    CHECK(server_do(server_port(), "SET ratelimit:long 01234567890123456789"));
+    CHECK(server_take(r, "changed", &other, 2).allowed);
+    CHECK(server_do(server_port(), "SCRIPT FLUSH"));
+    for (round = 0; round < 2; round++) {
+        for (i = 0; i < MANY; i++)
+            q[i] = server_request(keys[i], &hourly, i == 7 ? RATELIMIT_PEEK : RATELIMIT_TAKE,
+                                  i == 6 ? 60 : 1);
+        store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+        CHECK_U64(res[0].remaining, round ? 38 : 99);
+        CHECK_U64(res[2].remaining, 99 - round);
+        CHECK_U64(res[5].remaining, 97 - round); /* 2 were spent, of a smaller burst */
+        CHECK_U64(res[6].status, round ? RATELIMIT_DENIED : RATELIMIT_OK);
+        CHECK_U64(res[7].remaining, round ? 38 : 39);
+        CHECK_U64(res[1].status, RATELIMIT_STORE_FAILED);
+        CHECK_U64(res[3].status, RATELIMIT_STORE_FAILED);
+        CHECK_U64(res[4].status, RATELIMIT_STORE_FAILED);
+        CHECK(strstr(server_error(r), "something else") != NULL);
+    }
+    CHECK(server_do(server_port(), "CONFIG SET maxmemory 1"));
+    q[7] = server_request("new", &hourly, RATELIMIT_PEEK, 1);
+    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    CHECK_U64(res[0].status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(res[6].status, RATELIMIT_DENIED);
+    CHECK_U64(res[7].remaining, 100);
+    CHECK(server_do(server_port(), "CONFIG SET maxmemory 0"));
+    CHECK_U64(server_take(r, "a", &hourly, 1).remaining, 37);
+    ratelimit_redis_close(r);
+}
+
+static void many_takes_are_commands_of_sixteen(void)
+{
+    ratelimit_redis *r = open_with_timeout(1000);
+    ratelimit_store store = ratelimit_redis_store(r);
+    ratelimit_request q[40];
+    ratelimit_result res[40];
+    int i;
+    server_flush();
+    for (i = 0; i < 40; i++)
+        q[i] = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+    store.decide(store.self, q, res, 40, RATELIMIT_EACH); /* so that scripts are there */
+    CHECK(server_do(server_port(), "CONFIG RESETSTAT"));
+    store.decide(store.self, q, res, 40, RATELIMIT_EACH);
+    CHECK_U64(server_scripts(server_port()), 3);
+    for (i = 0; i < 40; i++)
+        CHECK_U64(res[i].remaining, 59 - i);
+    ratelimit_redis_close(r);
+}
+
 static void a_thousand_and_more_requests_at_once_are_all_answered(void)
 {
     enum { MANY = 2500 };
@@ -577,6 +667,37 @@ static void where_nobody_answers_only_the_first_take_waits(void)
     canned_open(&c, NULL);
     a_hundred_takes_do_not_wait_a_hundred_timeouts(c.port);
     canned_close(&c);
+}
+
+/* The backlog is full: no connection is made, and none is refused. */
+static void where_no_connection_is_accepted_the_connect_timeout_counts(void)
+{
+    ratelimit_redis_options options = server_options();
+    int filler[4], i, fd = canned_listen(&options.port);
+    uint64_t start;
+    ratelimit_redis *r;
+    listen(fd, 0);
+    for (i = 0; i < 4; i++) {
+        struct sockaddr_in address;
+        memset(&address, 0, sizeof address);
+        address.sin_family = AF_INET;
+        address.sin_port = htons((uint16_t)options.port);
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        filler[i] = socket(AF_INET, SOCK_STREAM, 0);
+        fcntl(filler[i], F_SETFL, O_NONBLOCK);
+        (void)connect(filler[i], (struct sockaddr *)(void *)&address, sizeof address);
+    }
+    options.connect_timeout_ms = 60;
+    options.timeout_ms = 2000;
+    r = server_open(&options);
+    start = ratelimit_clock_ns();
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(server_error(r), "no connection in time") != NULL);
+    CHECK(server_ms_since(start) >= 59 && server_ms_since(start) < 1000);
+    ratelimit_redis_close(r);
+    for (i = 0; i < 4; i++)
+        close(filler[i]);
+    close(fd);
 }
 
 static void it_recovers_by_itself(void)
@@ -751,6 +872,37 @@ static void errors_are_said_in_words(void)
     size_t i;
     for (i = 0; i < sizeof says / sizeof says[0]; i++)
         CHECK(strstr(canned_error(says[i][0]), says[i][1]) != NULL);
+}
+
+static void errors_name_the_place_and_end_with_the_reason(void)
+{
+    ratelimit_redis_options options = server_options();
+    char host[251], text[200], few[9];
+    ratelimit_redis *r;
+    memset(host, 'h', sizeof host - 1);
+    host[sizeof host - 1] = '\0';
+    options.host = host;
+    r = server_open(&options);
+    CHECK_TEXT(server_error(r), "");
+    ratelimit_priv_redis_say_at(r, r->nodes, "the reason of a failure, of a length that is common");
+    CHECK(strstr(server_error(r), "hhhh") == server_error(r));
+    CHECK(strstr(server_error(r), ": the reason of a failure, of a length that is common"));
+    CHECK_TEXT(ratelimit_redis_error(r, text, sizeof text), server_error(r));
+    CHECK_TEXT(ratelimit_redis_error(r, few, sizeof few), "hhhhhhhh");
+    CHECK_TEXT(ratelimit_redis_error(r, few, 0), "");
+    CHECK_TEXT(ratelimit_redis_error(NULL, few, sizeof few), "");
+    ratelimit_redis_close(r);
+    options = server_options();
+    options.unix_path = getenv("REDIS_SOCKET");
+    options.timeout_ms = 50;
+    r = server_open(&options);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_OK);
+    CHECK(server_do(server_port(), "CLIENT PAUSE 100 ALL"));
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    (void)snprintf(text, sizeof text, "%s: no answer in time", options.unix_path);
+    CHECK_TEXT(server_error(r), text);
+    server_sleep_ms(110);
+    ratelimit_redis_close(r);
 }
 
 static void a_missing_or_wrong_password_is_said(void)
@@ -974,6 +1126,11 @@ static void a_child_process_does_not_share_its_parents_connection(void)
     server_flush();
     CHECK(server_take(r, "k", &hourly, 1).allowed);
     before = server_info(server_port(), "total_connections_received");
+    child = fork(); /* one after the other, then both at once */
+    if (child == 0)
+        _exit(server_take(r, "first child", &hourly, 1).allowed ? 0 : 1);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_U64(server_info(server_port(), "total_connections_received") - before, 1);
     child = fork();
     if (child == 0) {
         for (i = 0; i < 200; i++)
@@ -985,7 +1142,7 @@ static void a_child_process_does_not_share_its_parents_connection(void)
     CHECK(good);
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     after = server_info(server_port(), "total_connections_received");
-    CHECK_U64(after - before, 1);
+    CHECK_U64(after - before, 2);
     CHECK_U64(server_decide(r, "child", &hourly, RATELIMIT_PEEK, 1).remaining, 0);
     ratelimit_redis_close(r);
 }
@@ -1008,11 +1165,78 @@ static void waiting_reserves_with_one_round_trip(void)
     ratelimit_close(&limiter);
 }
 
+static bool cancels(void *self, uint64_t ns)
+{
+    (void)self;
+    (void)ns;
+    return false;
+}
+
+static void a_cancelled_wait_gives_back_what_it_reserved(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    ratelimit_redis *r = open_with_timeout(1000);
+    ratelimit_limiter limiter;
+    ratelimit_request q = server_request("k", &limit, RATELIMIT_TAKE, 1);
+    ratelimit_result res;
+    memset(&limiter, 0, sizeof limiter);
+    limiter.sleep = cancels;
+    CHECK_U64(ratelimit_init(&limiter, ratelimit_redis_store(r)), RATELIMIT_OK);
+    server_flush();
+    CHECK(ratelimit_take(&limiter, &q, NULL));
+    CHECK(!ratelimit_wait(&limiter, &q, 3 * RATELIMIT_HOUR, &res));
+    CHECK_U64(res.status, RATELIMIT_CANCELED);
+    (void)ratelimit_take(&limiter, &q, &res);
+    CHECK(res.status == RATELIMIT_DENIED && res.retry_after_ns <= RATELIMIT_HOUR);
+    ratelimit_close(&limiter);
+}
+
+/* ---- the tier in front ----------------------------------------------------------------------- */
+
+static uint64_t tier_calls(ratelimit_tier *tier)
+{
+    ratelimit_tier_counts counts;
+    ratelimit_tier_stats(tier, &counts);
+    return counts.calls;
+}
+
+static void two_nodes_with_leases_never_pass_more_than_the_limit(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1000);
+    static unsigned char memory[2][RATELIMIT_TABLE_BYTES(100)];
+    static ratelimit_tier tier[2];
+    ratelimit_request q = server_request("k", &limit, RATELIMIT_TAKE, 1);
+    ratelimit_redis *r[2];
+    ratelimit_result res;
+    uint64_t allowed = 0, calls;
+    int i;
+    server_flush();
+    for (i = 0; i < 2; i++) {
+        r[i] = open_with_timeout(1000);
+        tier[i].store = ratelimit_redis_store(r[i]);
+        tier[i].lease_percent = 10;
+        CHECK_U64(ratelimit_table_init(&tier[i].table, memory[i], sizeof memory[i], NULL),
+                  RATELIMIT_OK);
+    }
+    for (i = 0; i < 3000; i++) {
+        ratelimit_store store = ratelimit_tier_store(&tier[i % 2]);
+        store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+        allowed += res.allowed;
+    }
+    CHECK(!res.allowed);
+    CHECK(allowed <= 1000 && allowed >= 500); /* a slow machine loses leases to their end */
+    calls = tier_calls(&tier[0]) + tier_calls(&tier[1]);
+    CHECK(calls < 600); /* of 3000 decisions */
+    ratelimit_redis_close(r[0]);
+    ratelimit_redis_close(r[1]);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
     RUN(a_take_is_one_key_with_the_prefix_that_expires);
     RUN(keys_live_as_long_as_their_debt_and_not_a_thousand_times_longer);
+    RUN(keys_never_expire_before_their_debt_is_gone);
     RUN(a_limit_faster_than_a_millisecond_still_limits);
     RUN(a_key_that_lost_its_expiry_gets_one_at_the_next_take);
     RUN(small_steps_on_a_large_time_are_all_counted);
@@ -1025,6 +1249,8 @@ int main(int argc, char **argv)
     RUN(one_throttled_user_does_not_use_up_what_all_share);
     RUN(stacked_limits_count_only_what_both_let_through);
     RUN(a_mistake_in_a_batch_charges_nobody);
+    RUN(one_that_fails_among_many_leaves_the_others_alone);
+    RUN(many_takes_are_commands_of_sixteen);
     RUN(a_thousand_and_more_requests_at_once_are_all_answered);
     RUN(a_raised_limit_helps_at_once);
     RUN(a_flushed_script_cache_charges_each_token_exactly_once);
@@ -1034,6 +1260,7 @@ int main(int argc, char **argv)
     RUN(options_out_of_range_are_refused);
     RUN(where_nobody_listens_takes_fail_at_once);
     RUN(where_nobody_answers_only_the_first_take_waits);
+    RUN(where_no_connection_is_accepted_the_connect_timeout_counts);
     RUN(it_recovers_by_itself);
     RUN(a_late_reply_answers_nobody);
     RUN(timeouts_survive_a_reconnect);
@@ -1042,6 +1269,7 @@ int main(int argc, char **argv)
     RUN(a_server_that_hangs_up_does_not_kill_the_process);
     RUN(what_is_no_redis_is_said_to_be_none);
     RUN(errors_are_said_in_words);
+    RUN(errors_name_the_place_and_end_with_the_reason);
     RUN(a_missing_or_wrong_password_is_said);
     RUN(a_user_without_permission_is_told_what_is_needed);
     RUN(a_server_out_of_memory_still_refuses_and_peeks);
@@ -1052,5 +1280,7 @@ int main(int argc, char **argv)
     RUN(a_pool_of_two_serves_sixteen_threads_with_two_connections);
     RUN(a_child_process_does_not_share_its_parents_connection);
     RUN(waiting_reserves_with_one_round_trip);
+    RUN(a_cancelled_wait_gives_back_what_it_reserved);
+    RUN(two_nodes_with_leases_never_pass_more_than_the_limit);
     return check_end();
 }

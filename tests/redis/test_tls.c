@@ -1,5 +1,4 @@
-/* test_tls.c - ratelimit_redis.h over TLS. Needs a hiredis that has it, and TLS_PORT, TLS_FOLDER
- * (with ca.crt, server.crt and other.crt, which signed nothing) from run.sh. */
+/* test_tls.c - ratelimit_redis.h over TLS. Needs a hiredis that has it. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_TLS
@@ -10,15 +9,6 @@
 
 static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
 
-static const char *in_folder(const char *name)
-{
-    static char path[3][512];
-    static int next;
-    next = (next + 1) % 3;
-    snprintf(path[next], sizeof path[0], "%s/%s", getenv("TLS_FOLDER"), name);
-    return path[next];
-}
-
 static ratelimit_redis_options tls_options(const char *ca)
 {
     ratelimit_redis_options options;
@@ -27,7 +17,7 @@ static ratelimit_redis_options tls_options(const char *ca)
     options.timeout_ms = options.connect_timeout_ms = 2000;
     options.cool_down_ms = 1;
     options.tls = true;
-    options.tls_ca = in_folder(ca);
+    options.tls_ca = server_file(ca);
     return options;
 }
 
@@ -59,7 +49,7 @@ static void a_server_whose_certificate_nobody_trusts_is_refused(void)
     ratelimit_redis_options options = tls_options("other.crt");
     ratelimit_redis *r = server_open(&options);
     CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
-    CHECK(*server_error(r) != 0);
+    CHECK(strstr(server_error(r), "certificate is not trusted") != NULL);
     ratelimit_redis_close(r);
 }
 
