@@ -13,7 +13,7 @@ LIMIT ?= 10/m burst 20
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
 PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user \
-           redis-server redis-tools libhiredis-dev libevent-dev libev-dev openssl
+           redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev

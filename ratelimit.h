@@ -1031,6 +1031,7 @@ enum {
     RATELIMIT_HTTP_DRAFT = 4,       /* RateLimit-Policy, RateLimit */
     RATELIMIT_HTTP_ALL = 7
 };
+enum { RATELIMIT_HTTP_FIELDS_BYTES = 320 };
 
 /* ratelimit_http_fields  The answer as HTTP header fields, "Name: value" and CRLF each.
  *
@@ -1045,7 +1046,7 @@ enum {
  * that binds. Source: draft-ietf-httpapi-ratelimit-headers-10.
  *
  * Returns the length without the NUL. If buf_bytes is not above that, buf is set to "" (if there is
- * any room) and nothing else is written. 320 bytes are always enough. */
+ * any room) and nothing else is written. RATELIMIT_HTTP_FIELDS_BYTES are always enough. */
 RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            const ratelimit_limit *limit, unsigned sets, char *buf,
                                            size_t buf_bytes);
@@ -1103,7 +1104,9 @@ RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry 
  * limit    a constant initialiser of a ratelimit_limit
  * missed   a name: a uint32_t for the statement that follows
  *
- * Threads: any. With RATELIMIT_NO_LOG the statement is compiled, but never done: it costs nothing.
+ * Threads: any, where ratelimit_bucket_take_shared may be called by any; else each place in one (in
+ * an interrupt, or outside). With RATELIMIT_NO_LOG the statement is compiled, but never done: it
+ * costs nothing.
  * The time is RATELIMIT_LOG_NOW, an option: ratelimit_clock_ns(). */
 #  if defined(RATELIMIT_NO_LOG)
 #    define RATELIMIT_LOG(limit, missed, ...)                                                      \
@@ -6639,7 +6642,7 @@ RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            const ratelimit_limit *limit, unsigned sets, char *buf,
                                            size_t buf_bytes)
 {
-    char text[320];
+    char text[RATELIMIT_HTTP_FIELDS_BYTES];
     size_t len = 0;
     bool numbers = res && res->limit && res->limit != UINT64_MAX;
     if (numbers && (sets & RATELIMIT_HTTP_X)) {

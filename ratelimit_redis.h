@@ -145,6 +145,8 @@
    hiredis 0.14 has no timers, so time comes from the caller: loop.timer is told when
    ratelimit_redis_async_tick is to be called, or it is called every few ms. Without it what is too
    late would never end. All else happens when the loop finds a connection readable or writable.
+   Debian's adapters for hiredis 0.14 call hi_malloc and hi_calloc, which it does not have: define
+   them as malloc and calloc before including one.
 
    What Redis decides, what fails and when, cool-down, cluster, consistency: as above, with these
    differences. There is one connection to each server, all requests of one turn of the loop go out
@@ -425,7 +427,8 @@ typedef struct ratelimit_redis_loop {
      * that returned (0: well). */
     int (*attach)(void *self, struct redisAsyncContext *context);
     /* Starts a timer of the loop, or starts it anew: when it fires, once, call tick (not from
-     * here). NULL: the caller calls tick by itself. */
+     * here). after_ns may be 0, also while tick runs: libuv wants at least a ms then, see
+     * tests/redis/test_async.c. NULL: the caller calls tick by itself. */
     void (*timer)(void *self, uint64_t after_ns);
     void *self;
     uint32_t max_requests; /* 0: 10,000; most under way at once */

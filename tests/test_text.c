@@ -41,7 +41,7 @@ static ratelimit_result refused(uint64_t retry_ns)
 
 static const char *fields(const ratelimit_result *res, const ratelimit_limit *limit, unsigned sets)
 {
-    static char text[320];
+    static char text[RATELIMIT_HTTP_FIELDS_BYTES];
     memset(text, 'x', sizeof text);
     CHECK_U64(ratelimit_http_fields(res, limit, sets, text, sizeof text), strlen(text));
     return text;
@@ -180,7 +180,7 @@ static void fields_fit_or_are_not_written_whatever_the_size(void)
     res.status = RATELIMIT_DENIED;
     res.limit = res.remaining = res.reset_after_ns = res.retry_after_ns = UINT64_MAX - 1;
     len = ratelimit_http_fields(&res, &limit, RATELIMIT_HTTP_ALL, whole, sizeof whole);
-    CHECK(len == strlen(whole) && len < 320);
+    CHECK(len == strlen(whole) && len < RATELIMIT_HTTP_FIELDS_BYTES);
     CHECK(strstr(whole, "r=999999999999999;") != NULL);
     CHECK(strstr(whole, "w=4611686019\r\n") != NULL);
     CHECK_U64(ratelimit_http_fields(&res, &limit, RATELIMIT_HTTP_ALL, NULL, 0), len);

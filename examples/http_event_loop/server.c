@@ -105,7 +105,7 @@ static void reply(struct evhttp_request *req, int status, const char *text)
 
 static void add_fields(struct evhttp_request *req, const ratelimit_result *res)
 {
-    char text[320], *name, *colon, *end;
+    char text[RATELIMIT_HTTP_FIELDS_BYTES], *name, *colon, *end;
     ratelimit_http_fields(res, &limit, RATELIMIT_HTTP_ALL, text, sizeof text);
     for (name = text; *name; name = end + 2) {
         colon = strchr(name, ':');

@@ -151,14 +151,12 @@ bool ratelimit_microhttpd_network_parse(ratelimit_microhttpd_network *out, const
 #include <string.h>
 #include <sys/socket.h>
 
-enum { RATELIMIT_MICROHTTPD_FIELDS_BYTES = 320 }; /* what ratelimit_http_fields needs at most */
-
 /* What con_cls points to. handler is given the address of the first member as its own con_cls. */
 typedef struct ratelimit_microhttpd_state {
     void *con_cls;
     ratelimit_microhttpd_request request;
     bool refused;
-    char fields[RATELIMIT_MICROHTTPD_FIELDS_BYTES];
+    char fields[RATELIMIT_HTTP_FIELDS_BYTES];
 } ratelimit_microhttpd_state;
 
 /* ---- who is it ------------------------------------------------------------------------------- */
@@ -409,7 +407,7 @@ static ratelimit_microhttpd_state *ratelimit_microhttpd_begin(const ratelimit_mi
 /* Lines of "Name: value" and CRLF. */
 static void ratelimit_microhttpd_add_fields(struct MHD_Response *response, const char *fields)
 {
-    char line[RATELIMIT_MICROHTTPD_FIELDS_BYTES];
+    char line[RATELIMIT_HTTP_FIELDS_BYTES];
     while (*fields) {
         size_t len = strcspn(fields, "\r");
         char *colon;

@@ -16,8 +16,8 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds vectors_redis test_store test_locks test_tls test_async test_async_ev test_async_tls test_cluster"
-CLUSTER_TESTS="test_async test_async_ev test_async_tls test_cluster"
+ALL="builds vectors_redis test_store test_locks test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
+CLUSTER_TESTS="test_async test_async_ev test_async_uv test_async_tls test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
 passed=0 failed=0 skipped=0 pids=
@@ -236,6 +236,7 @@ loop_of() { # a test: its event loop's library
     case $1 in
     test_async | test_async_tls) echo -levent ;;
     test_async_ev) echo -lev ;;
+    test_async_uv) echo -luv ;;
     esac
 }
 
@@ -244,6 +245,7 @@ run() { # a program
     case $libs in
     -levent) set -- "$1" event2/event.h libevent-dev ;;
     -lev) set -- "$1" ev.h libev-dev ;;
+    -luv) set -- "$1" uv.h libuv1-dev ;;
     esac
     if [ -n "$libs" ] && ! echo "#include <$2>" | $CC -E - >/dev/null 2>&1; then
         if [ -n "${SKIP_MISSING:-}" ]; then

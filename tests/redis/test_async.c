@@ -1,5 +1,6 @@
 /* test_async.c - the asynchronous form of ratelimit_redis.h against real servers, on libevent;
- * test_async_ev.c: on libev; test_async_tls.c: over TLS, where the server has a port for it.
+ * test_async_ev.c: on libev; test_async_uv.c: on libuv; test_async_tls.c: over TLS, where the
+ * server has a port for it.
  *
  *     SEED=n, DECISIONS=n    as in vectors_redis.c
  */
@@ -34,6 +35,13 @@
 #endif
 #if defined(LOOP_LIBEV)
 #  include <hiredis/adapters/libev.h>
+#elif defined(LOOP_LIBUV)
+#  include <uv.h>
+#  if HIREDIS_MAJOR == 0 /* its adapter ignores what libuv says of a broken connection */
+static void heard(uv_poll_t *handle, int status, int events);
+#    define uv_poll_start(handle, events, adapters) (uv_poll_start)(handle, events, heard)
+#  endif
+#  include <hiredis/adapters/libuv.h>
 #else
 #  include <hiredis/adapters/libevent.h>
 #endif
@@ -51,6 +59,9 @@ typedef struct world {
 #if defined(LOOP_LIBEV)
     struct ev_loop *base;
     ev_timer timer;
+#elif defined(LOOP_LIBUV)
+    uv_loop_t base;
+    uv_timer_t timer, guard;
 #else
     struct event_base *base;
     struct event *timer;
@@ -103,6 +114,69 @@ static void end_loop(world *w)
     ev_timer_stop(w->base, &w->timer);
     ev_run(w->base, EVRUN_NOWAIT);
     ev_loop_destroy(w->base);
+}
+#elif defined(LOOP_LIBUV)
+#  if HIREDIS_MAJOR == 0
+static void heard(uv_poll_t *handle, int status, int events)
+{
+    redisLibuvPoll(handle, 0, status ? ((redisLibuvEvents *)handle->data)->events : events);
+}
+#  endif
+
+static void fired(uv_timer_t *timer)
+{
+    ratelimit_redis_async_tick(((world *)timer->data)->a, ratelimit_clock_ns());
+}
+
+static int attach(void *self, redisAsyncContext *context)
+{
+    return redisLibuvAttach(context, &((world *)self)->base);
+}
+
+static void set_timer(void *self, uint64_t after_ns)
+{
+    world *w = (world *)self;
+    w->timers++;
+    uv_update_time(&w->base);
+    /* 1 ms at least: one that is due at once, set anew from its callback, fires again before libuv
+     * 1.44 does anything else. */
+    uv_timer_start(&w->timer, fired, after_ns / 1000000 + 1, 0);
+}
+
+static void nothing(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+/* UV_RUN_ONCE calls timers that are due, and then waits all the same. */
+static void turn(world *w)
+{
+    uv_update_time(&w->base);
+    uv_timer_start(&w->guard, nothing, 20, 0);
+    uv_run(&w->base, UV_RUN_ONCE);
+    uv_timer_stop(&w->guard);
+}
+
+static void turn_now(world *w)
+{
+    uv_run(&w->base, UV_RUN_NOWAIT);
+}
+
+static void begin_loop(world *w)
+{
+    uv_loop_init(&w->base);
+    uv_timer_init(&w->base, &w->timer);
+    uv_timer_init(&w->base, &w->guard);
+    w->timer.data = w;
+}
+
+/* Its handles end in a turn of the loop: those of connections that were closed, too. */
+static void end_loop(world *w)
+{
+    uv_close((uv_handle_t *)&w->timer, NULL);
+    uv_close((uv_handle_t *)&w->guard, NULL);
+    uv_run(&w->base, UV_RUN_DEFAULT);
+    CHECK(uv_loop_close(&w->base) == 0);
 }
 #else
 static void fired(evutil_socket_t fd, short events, void *self)
