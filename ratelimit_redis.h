@@ -1336,39 +1336,75 @@ static uint64_t ratelimit_priv_redis_deadline(const ratelimit_redis *r)
     return ratelimit_clock_ns() + r->timeout_ns;
 }
 
-static void ratelimit_priv_redis_put(ratelimit_priv_redis_conn *conn, const void *bytes, size_t len)
+/* Where len more bytes may be written; NULL if there is no memory, of which conn then knows. */
+static char *ratelimit_priv_redis_room(ratelimit_priv_redis_conn *conn, size_t len)
 {
     if (conn->out_room - conn->out_len < len) {
         size_t room = (conn->out_len + len) * 2 + 512;
         char *out = (char *)realloc(conn->out, room);
         if (!out) {
             conn->no_memory = true;
-            return;
+            return NULL;
         }
         conn->out = out;
         conn->out_room = room;
     }
-    memcpy(conn->out + conn->out_len, bytes, len);
+    return conn->out + conn->out_len;
+}
+
+static void ratelimit_priv_redis_put(ratelimit_priv_redis_conn *conn, const void *bytes, size_t len)
+{
+    char *at = ratelimit_priv_redis_room(conn, len);
+    if (!at)
+        return;
+    memcpy(at, bytes, len);
     conn->out_len += len;
+}
+
+enum { RATELIMIT_PRIV_REDIS_HEAD = 24 };
+
+/* kind, size and the end of a line, at most RATELIMIT_PRIV_REDIS_HEAD bytes. How many. */
+static size_t ratelimit_priv_redis_head(char *at, char kind, size_t size)
+{
+    size_t len = 1;
+    at[0] = kind;
+    if (size < 10)
+        at[len++] = (char)('0' + size);
+    else
+        ratelimit_priv_put_number(at, &len, size);
+    at[len++] = '\r';
+    at[len++] = '\n';
+    return len;
 }
 
 static void ratelimit_priv_redis_put_size(ratelimit_priv_redis_conn *conn, char kind, size_t size)
 {
-    char text[24];
-    size_t len = 0;
-    text[len++] = kind;
-    ratelimit_priv_put_number(text, &len, size);
-    text[len++] = '\r';
-    text[len++] = '\n';
-    ratelimit_priv_redis_put(conn, text, len);
+    char *at = ratelimit_priv_redis_room(conn, RATELIMIT_PRIV_REDIS_HEAD);
+    if (at)
+        conn->out_len += ratelimit_priv_redis_head(at, kind, size);
+}
+
+/* An argument of two parts. */
+static void ratelimit_priv_redis_put_parts(ratelimit_priv_redis_conn *conn, const void *a,
+                                           size_t a_len, const void *b, size_t b_len)
+{
+    char *at = ratelimit_priv_redis_room(conn, RATELIMIT_PRIV_REDIS_HEAD + a_len + b_len + 2);
+    size_t len;
+    if (!at)
+        return;
+    len = ratelimit_priv_redis_head(at, '$', a_len + b_len);
+    memcpy(at + len, a, a_len);
+    memcpy(at + len + a_len, b, b_len);
+    len += a_len + b_len;
+    at[len++] = '\r';
+    at[len++] = '\n';
+    conn->out_len += len;
 }
 
 static void ratelimit_priv_redis_put_arg(ratelimit_priv_redis_conn *conn, const void *bytes,
                                          size_t len)
 {
-    ratelimit_priv_redis_put_size(conn, '$', len);
-    ratelimit_priv_redis_put(conn, bytes, len);
-    ratelimit_priv_redis_put(conn, "\r\n", 2);
+    ratelimit_priv_redis_put_parts(conn, bytes, len, "", 0);
 }
 
 static void ratelimit_priv_redis_put_text(ratelimit_priv_redis_conn *conn, const char *text)
@@ -1387,10 +1423,7 @@ static void ratelimit_priv_redis_put_u64(ratelimit_priv_redis_conn *conn, uint64
 static void ratelimit_priv_redis_put_key(const ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
                                          const void *key, size_t key_len)
 {
-    ratelimit_priv_redis_put_size(conn, '$', r->prefix_len + key_len);
-    ratelimit_priv_redis_put(conn, r->prefix, r->prefix_len);
-    ratelimit_priv_redis_put(conn, key, key_len);
-    ratelimit_priv_redis_put(conn, "\r\n", 2);
+    ratelimit_priv_redis_put_parts(conn, r->prefix, r->prefix_len, key, key_len);
 }
 
 /* Begins a script's command; keys and args must follow. */
