@@ -222,3 +222,42 @@ def http(port, path="/", headers=(), method="GET", host="127.0.0.1", body=None):
     result = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     connection.close()
     return result
+
+
+COUNT = """
+local threads = {}
+function setup(thread) table.insert(threads, thread) end
+function init() ok, refused, other, wrong = 0, 0, 0, 0 end
+function response(status, headers)
+    local again = headers["Retry-After"]
+    if not headers["RateLimit"] or not headers["X-RateLimit-Remaining"] then wrong = wrong + 1 end
+    if status == 200 then
+        ok = ok + 1
+        if again then wrong = wrong + 1 end
+    elseif status == 429 then
+        refused = refused + 1
+        if not again or tonumber(again) < 1 then wrong = wrong + 1 end
+    else
+        other = other + 1
+    end
+end
+function done()
+    local sum = {ok = 0, refused = 0, other = 0, wrong = 0}
+    for _, thread in ipairs(threads) do
+        for name in pairs(sum) do sum[name] = sum[name] + thread:get(name) end
+    end
+    io.write(string.format("counted %d %d %d %d\\n", sum.ok, sum.refused, sum.other, sum.wrong))
+end
+"""
+
+
+def wrk(port, *words, seconds=1, path="/"):
+    """wrk on a server that is limited: 200s, 429s, other statuses, answers whose fields are wrong."""
+    script = os.path.join(folder, "count.lua")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(COUNT)
+    text = subprocess.run(["wrk", "-t2", "-c8", f"-d{seconds}s", "-s", script, *words,
+                           f"http://127.0.0.1:{port}{path}"], text=True, capture_output=True).stdout
+    counted = re.search(r"counted (\d+) (\d+) (\d+) (\d+)", text)
+    check("wrk measures without socket errors", counted and "Socket errors" not in text, text)
+    return tuple(int(n) for n in counted.groups()) if counted else (0, 0, 0, 0)

@@ -2,7 +2,6 @@
 """examples/http_event_loop: the server, sanitized, with a real Redis that is stopped, continued, killed, started anew.
 Limits are so slow that no token comes back meanwhile (5 an hour), so all numbers are exact. Each part asks from an
 address of its own, 127.0.0.N, and so has buckets of its own."""
-import os
 import re
 import select
 import signal
@@ -10,39 +9,13 @@ import socket
 import struct
 import subprocess
 
-from example import (build, check, done, equal, folder, free_port, need, redis, said, start, stop, wait_until)
+from example import (build, check, done, equal, folder, free_port, need, redis, said, start, stop, wait_until,
+                     wrk)
 
 need([("wrk", "wrk"), ("redis-server", "redis-server")],
      [("event2/http.h", "libevent-dev"), ("hiredis/adapters/libevent.h", "libhiredis-dev")])
 SERVER = build("examples/http_event_loop/server.c")
 NUMBERS = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit-policy", "ratelimit"]
-SCRIPT = os.path.join(folder, "count.lua")
-with open(SCRIPT, "w", encoding="utf-8") as script:
-    script.write("""
-local threads = {}
-function setup(thread) table.insert(threads, thread) end
-function init() ok, refused, other, wrong = 0, 0, 0, 0 end
-function response(status, headers)
-    local again = headers["Retry-After"]
-    if not headers["RateLimit"] or not headers["X-RateLimit-Remaining"] then wrong = wrong + 1 end
-    if status == 200 then
-        ok = ok + 1
-        if again then wrong = wrong + 1 end
-    elseif status == 429 then
-        refused = refused + 1
-        if not again or tonumber(again) < 1 then wrong = wrong + 1 end
-    else
-        other = other + 1
-    end
-end
-function done()
-    local sum = {ok = 0, refused = 0, other = 0, wrong = 0}
-    for _, thread in ipairs(threads) do
-        for name in pairs(sum) do sum[name] = sum[name] + thread:get(name) end
-    end
-    io.write(string.format("counted %d %d %d %d\\n", sum.ok, sum.refused, sum.other, sum.wrong))
-end
-""")
 REDIS, REDIS_PORT = redis()
 
 
@@ -165,15 +138,13 @@ equal("requests sent together on one connection are answered in turn",
 client.close()
 
 for seconds in (1, 4, 10):  # longer where a slow machine does not get to a refusal
-    text = subprocess.run(["wrk", "-t2", "-c8", f"-d{seconds}s", "-s", SCRIPT, f"http://127.0.0.1:{port}/api"],
-                          text=True, capture_output=True).stdout
-    counted = [int(n) for n in re.search(r"counted (\d+) (\d+) (\d+) (\d+)|$", text).groups(-1)]
+    counted = wrk(port, seconds=seconds, path="/api")
     if seconds == 1:
         allowed = counted[0]
     if counted[1] > 0:
         break
 check("under wrk exactly the burst is let through, the rest is 429, all with the right fields",
-      allowed == 40 and counted[1] > 0 and counted[2:] == [0, 0], text)
+      allowed == 40 and counted[1] > 0 and counted[2:] == (0, 0), counted)
 print(f"wrk: {allowed} let through, {counted[1]} refused in {seconds} s")
 
 # ---- a slow Redis delays only who waits for it

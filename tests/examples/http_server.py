@@ -10,39 +10,13 @@ import threading
 from collections import Counter
 
 from example import (ROOT, build, check, done, equal, folder, free_port, http, need, redis, said, start, stop,
-                     wait_until)
+                     wait_until, wrk)
 
 need([("curl", "curl"), ("wrk", "wrk"), ("redis-server", "redis-server")],
      [("microhttpd.h", "libmicrohttpd-dev"), ("hiredis/hiredis.h", "libhiredis-dev")])
 SERVER = build("examples/http_server/server.c")
 OPTIONS = build("tests/examples/http_server.c")
 FIELDS = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit-policy", "ratelimit"]
-SCRIPT = os.path.join(folder, "count.lua")
-with open(SCRIPT, "w", encoding="utf-8") as script:
-    script.write("""
-local threads = {}
-function setup(thread) table.insert(threads, thread) end
-function init() ok, refused, other, wrong = 0, 0, 0, 0 end
-function response(status, headers)
-    local again = headers["Retry-After"]
-    if status == 200 then
-        ok = ok + 1
-        if again or not headers["RateLimit"] then wrong = wrong + 1 end
-    elseif status == 429 then
-        refused = refused + 1
-        if not again or tonumber(again) < 1 then wrong = wrong + 1 end
-    else
-        other = other + 1
-    end
-end
-function done()
-    local sum = {ok = 0, refused = 0, other = 0, wrong = 0}
-    for _, thread in ipairs(threads) do
-        for name in pairs(sum) do sum[name] = sum[name] + thread:get(name) end
-    end
-    io.write(string.format("counted %d %d %d %d\\n", sum.ok, sum.refused, sum.other, sum.wrong))
-end
-""")
 
 
 def server(*options, **more):
@@ -67,15 +41,6 @@ def statuses(port, count, *words, parallel=8, path="/"):
     text = curl("-Z", "--parallel-max", parallel, "-o", "/dev/null", "-w", "%{http_code}\n", *words,
                 f"http://127.0.0.1:{port}{path}?[1-{count}]").split()
     return {status: text.count(status) for status in sorted(set(text))}
-
-
-def wrk(port, *words, seconds=1, path="/"):
-    """What its script counted: 200s, 429s, other statuses, answers whose fields are wrong."""
-    text = subprocess.run(["wrk", "-t2", "-c8", f"-d{seconds}s", "-s", SCRIPT, *words,
-                           f"http://127.0.0.1:{port}{path}"], text=True, capture_output=True).stdout
-    counted = re.search(r"counted (\d+) (\d+) (\d+) (\d+)", text)
-    check("wrk measures without socket errors", counted and "Socket errors" not in text, text)
-    return tuple(int(n) for n in counted.groups()) if counted else (0, 0, 0, 0)
 
 
 def raw(port, sent):
