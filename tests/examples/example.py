@@ -67,13 +67,13 @@ def cut_short(kind, fault, trace):
 sys.excepthook = cut_short
 
 
-def need(programs=(), headers=(), compiler="cc"):
+def need(programs=(), headers=()):
     """Ends the check, counted, if a part is missing. Both are (what, Debian package) pairs."""
     for what, package in programs:
         if not shutil.which(what) and not os.path.exists("/usr/sbin/" + what):
             missing(what, package)
     for what, package in headers:
-        probe = subprocess.run([compiler, "-E", "-"], input=f"#include <{what}>\n", text=True, capture_output=True)
+        probe = subprocess.run(["cc", "-E", "-"], input=f"#include <{what}>\n", text=True, capture_output=True)
         if probe.returncode:
             missing(f"<{what}>", package)
 
@@ -98,21 +98,23 @@ def head_lines(source, word):
     return " ".join(re.findall(rf"^[ */#]*{word}: +(.*?)\s*$", head, re.M))
 
 
-def build(source, *flags, out=None, sanitized=True, warnings=True):
-    """Builds by the Build line of the source's comment, with warnings as errors, sanitized unless told not to; flags
-    are added. The program's path. Ends the check if that fails: there is nothing to look at then."""
-    os.makedirs(BUILD, exist_ok=True)
+def check_packages(source):
+    """make deps must install what a source's comment names."""
     with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as file:
         installed = re.sub(r"\\\n", " ", file.read())
     for package in head_lines(source, "Package").split():
         check(f"make deps installs {package}, which {source} names",
               re.search(rf"^[A-Z_]*PACKAGES *[+:]?=.*(?<![\w.+-]){re.escape(package)}(?![\w.+-])", installed, re.M))
+
+
+def build(source, *flags, out=None, sanitized=True):
+    """Builds a C program by the Build line of the source's comment, with warnings as errors, sanitized unless told not
+    to; flags are added. The program's path. Ends the check if that fails: there is nothing to look at then."""
+    os.makedirs(BUILD, exist_ok=True)
+    check_packages(source)
     command = head_lines(source, "Build")
     if not check(f"{source} says how to build it (Build: ...)", command):
         done()
-    command = os.path.expandvars(re.sub(r"\$\((.*?)\)",  # $(pkg-config ...)
-                                        lambda m: subprocess.run(m[1], shell=True, text=True,
-                                                                 capture_output=True).stdout.strip(), command))
     words = shlex.split(command)
     if "-o" not in words:
         check(f"the Build line of {source} names its output", False, command)
@@ -120,12 +122,10 @@ def build(source, *flags, out=None, sanitized=True, warnings=True):
     at = words.index("-o") + 1
     out = os.path.join(BUILD, out or os.path.basename(words[at]))
     words[at] = out
-    plus_plus = "++" in words[0]
     if words[0] == "cc":
         words[0] = os.environ.get("CC", "cc")
-    words[1:1] = (WARNINGS + ([] if plus_plus else WARNINGS_C) if warnings else []) + (SANITIZERS if sanitized else [])
-    words += flags
-    run = subprocess.run(words, cwd=ROOT, text=True, capture_output=True)
+    words[1:1] = WARNINGS + WARNINGS_C + (SANITIZERS if sanitized else [])
+    run = subprocess.run(words + list(flags), cwd=ROOT, text=True, capture_output=True)
     if not check(f"{source} builds as its comment says, without a warning", run.returncode == 0,
                  "\n" + run.stderr[:4000]):
         done()
@@ -138,10 +138,10 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start(*command, port=None, log=None, seconds=20, env=None, unix=None):
+def start(*command, port=None, seconds=20, env=None, unix=None):
     """Starts a program, which ends with the check at the latest; waits until it listens if a port (or a Unix socket's
     path) is given. Its output goes to a file, in .log."""
-    path = log or os.path.join(folder, f"log{len(children)}")
+    path = os.path.join(folder, f"log{len(children)}")
     with open(path, "wb") as file:
         child = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=file,
                                  stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
@@ -208,10 +208,10 @@ def redis(*options):
     return child, port
 
 
-def http(port, path="/", headers=(), method="GET", host="127.0.0.1", body=None):
+def http(port, path="/", headers=(), method="GET", body=None):
     """One request on a connection of its own: (status, fields with lower-case names, body)."""
     import http.client
-    connection = http.client.HTTPConnection(host, port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.putrequest(method, path)
     for name, value in headers:
         connection.putheader(name, value)

@@ -1,12 +1,12 @@
 """The gRPC server under a client of another implementation, and our client in front of it."""
 import json
 import os
-import re
 import signal
 import subprocess
 
 import example
-from example import BUILD, ROOT, WARNINGS, check, done, equal, folder, free_port, head_lines, need, redis, said, start, stop
+from example import (BUILD, ROOT, WARNINGS, check, check_packages, done, equal, folder, free_port, head_lines, need, redis,
+                     said, start, stop)
 
 need(programs=[("node", "nodejs"), ("protoc", "protobuf-compiler"), ("redis-server", "redis-server"),
                ("grpc_cpp_plugin", "protobuf-compiler-grpc")],
@@ -23,10 +23,7 @@ for module in ("@grpc/grpc-js", "@grpc/proto-loader"):
 
 # ---- build as the comment says, but into the build folder and with warnings as errors
 
-with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as makefile:
-    installed = re.split(r"\s+", makefile.read())
-for package in head_lines("examples/grpc/server.cc", "Package").split():
-    check(f"make deps installs {package}, which the example names", package in installed)
+check_packages("examples/grpc/server.cc")
 words = head_lines("examples/grpc/server.cc", "Build").split()
 equal("the Build line is the script and a folder", words[:2], ["sh", "examples/grpc/build.sh"])
 out = os.path.join(BUILD, "grpc")
