@@ -138,16 +138,16 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start(*command, port=None, seconds=20, env=None, unix=None):
+def start(*command, port=None, unix=None):
     """Starts a program, which ends with the check at the latest; waits until it listens if a port (or a Unix socket's
     path) is given. Its output goes to a file, in .log."""
     path = os.path.join(folder, f"log{len(children)}")
     with open(path, "wb") as file:
         child = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=file,
-                                 stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
+                                 stderr=subprocess.STDOUT)
     child.log = path
     children.append(child)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 20
     while port or unix:
         try:
             with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as s:
