@@ -641,7 +641,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     /* many: the same for several, each for itself and in order; one that fails does not touch the
        others.
        KEYS   the keys
-       ARGV   low, high, now, rest (may be empty); then for each key tag, most, cost
+       ARGV   low, high, now, rest (may be empty); then tag, most, cost: for all, or for each key
        reply  for each what take says, or its error */
     "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
     "local call, pack, unpack, format = redis.pcall, struct.pack, struct.unpack, string.format\n"
@@ -653,16 +653,21 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "if rest > 0 then\n"
     "  nanos = pack('<I2', rest)\n"
     "end\n"
-    "local reply, j = {}, 5\n"
-    "for i = 1, #KEYS do\n"
-    "  local v, a, said = call('GET', KEYS[i]), 0, nil\n"
-    "  if type(v) == 'table' then\n"
+    "local tag, most, cost = ARGV[5], ARGV[6] + 0, ARGV[7] + 0\n"
+    "local reply, j, each = {}, 5, #ARGV > 7\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  if each then\n"
+    "    tag, most, cost = ARGV[j], ARGV[j + 1] + 0, ARGV[j + 2] + 0\n"
+    "    j = j + 3\n"
+    "  end\n"
+    "  local v, a, said = call('GET', key), 0, nil\n"
+    "  if v and v.err then\n"
     "    said = v\n"
     "  elseif v and #v < 20 then\n"
     "    said = {err = 'ERR data string too short'}\n"
     "  elseif v then\n"
-    "    local last, ahead, tag = unpack('<ddc4', v)\n"
-    "    if tag ~= ARGV[j] or last > now then\n"
+    "    local last, ahead, of = unpack('<ddc4', v)\n"
+    "    if of ~= tag or last > now then\n"
     "      said = {v, now}\n"
     "    else\n"
     "      a = ahead - (now - last) * 1000 - rest\n"
@@ -671,20 +676,19 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "      end\n"
     "    end\n"
     "  end\n"
-    "  if not said and a - ARGV[j + 1] <= 0 then\n"
-    "    local ahead = a + ARGV[j + 2]\n"
+    "  if not said and a <= most then\n"
+    "    local ahead = a + cost\n"
     "    local ttl = ahead / 1000000 + 2\n"
     "    if low ~= '' then\n"
     "      ttl = math.min(math.max(ttl, low + 0), high + 0)\n"
     "    end\n"
-    "    v = call('SET', KEYS[i], pack('<ddc4', now, ahead + rest, ARGV[j]) .. nanos, 'PX',\n"
+    "    v = call('SET', key, pack('<ddc4', now, ahead + rest, tag) .. nanos, 'PX',\n"
     "      format('%d', ttl))\n"
     "    if v.err then\n"
     "      said = v\n"
     "    end\n"
     "  end\n"
     "  reply[i] = said or a\n"
-    "  j = j + 3\n"
     "end\n"
     "return reply\n",
     /* ask: takes, peeks, reserves and charges of one or more keys, all or none, any limit.
@@ -1941,7 +1945,7 @@ static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redi
 enum {
     RATELIMIT_PRIV_REDIS_SLOTS = 16384,
     RATELIMIT_PRIV_REDIS_HOPS = 6,
-    RATELIMIT_PRIV_REDIS_MERGED = 16
+    RATELIMIT_PRIV_REDIS_MERGED = 64
 };
 
 /* The node at host:port, made if there is none; NULL if there is no memory. Locked. */
@@ -3006,18 +3010,34 @@ static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call)
            ask->phase == RATELIMIT_PRIV_REDIS_FAST && ask->script == RATELIMIT_PRIV_REDIS_TAKE;
 }
 
+/* Are the arguments of two takes the same, but for their keys? */
+static bool ratelimit_priv_redis_alike(const ratelimit_priv_redis_entry *a,
+                                       const ratelimit_priv_redis_entry *b)
+{
+    return a->limit.code == b->limit.code && a->most.ns == b->most.ns &&
+           a->cost.ns == b->cost.ns && a->never == b->never &&
+           (a->req->op == RATELIMIT_PEEK) == (b->req->op == RATELIMIT_PEEK);
+}
+
 static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
                                             ratelimit_priv_redis_conn *conn)
 {
-    size_t i;
-    ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count,
-                                    4 + 3 * count);
+    const ratelimit_priv_redis_ask *first = (const ratelimit_priv_redis_ask *)calls[0]->self;
+    const ratelimit_priv_redis_ask *ask;
+    size_t i, told = 1;
+    for (i = 1; i < count && told == 1; i++) {
+        ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
+        if (!ratelimit_priv_redis_alike(first->entry, ask->entry))
+            told = count;
+    }
+    ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count, 4 + 3 * told);
     for (i = 0; i < count; i++)
         ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)calls[i]->self, conn);
-    ratelimit_priv_redis_put_bounds((const ratelimit_priv_redis_ask *)calls[0]->self, conn);
-    for (i = 0; i < count; i++)
-        ratelimit_priv_redis_put_take(((const ratelimit_priv_redis_ask *)calls[i]->self)->entry,
-                                      conn);
+    ratelimit_priv_redis_put_bounds(first, conn);
+    for (i = 0; i < told; i++) {
+        ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
+        ratelimit_priv_redis_put_take(ask->entry, conn);
+    }
 }
 
 /* True if b must be stored where a is, at now. When it was seen need not be, nor that it is full.

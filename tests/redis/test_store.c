@@ -479,22 +479,72 @@ static void one_that_fails_among_many_leaves_the_others_alone(void)
     ratelimit_redis_close(r);
 }
 
-static void many_takes_are_commands_of_sixteen(void)
+static void many_takes_are_commands_of_sixty_four(void)
 {
+    static const ratelimit_limit hundreds = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1000);
+    enum { MANY = 150 };
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_store store = ratelimit_redis_store(r);
-    ratelimit_request q[40];
-    ratelimit_result res[40];
+    ratelimit_request q[MANY];
+    ratelimit_result res[MANY];
     int i;
     server_flush();
-    for (i = 0; i < 40; i++)
-        q[i] = server_request("k", &hourly, RATELIMIT_TAKE, 1);
-    store.decide(store.self, q, res, 40, RATELIMIT_EACH); /* so that scripts are there */
+    for (i = 0; i < MANY; i++)
+        q[i] = server_request("k", &hundreds, RATELIMIT_TAKE, 1);
+    store.decide(store.self, q, res, MANY, RATELIMIT_EACH); /* so that scripts are there */
     CHECK(server_do(server_port(), "CONFIG RESETSTAT"));
-    store.decide(store.self, q, res, 40, RATELIMIT_EACH);
+    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
     CHECK_U64(server_scripts(server_port()), 3);
-    for (i = 0; i < 40; i++)
-        CHECK_U64(res[i].remaining, 59 - i);
+    for (i = 0; i < MANY; i++)
+        CHECK_U64(res[i].remaining, 849 - i);
+    ratelimit_redis_close(r);
+}
+
+/* What the takes of a command have in common is sent once. Here one of three differs, by little: it
+ * and the others must charge what they would alone. */
+static void one_of_a_command_differs_from_the_others(void)
+{
+    static const ratelimit_limit usual = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 6);
+    static const ratelimit_limit larger = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 7);
+    static const ratelimit_limit smaller = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 5);
+    static const ratelimit_limit slower = RATELIMIT_LIMIT(1, 2 * RATELIMIT_HOUR, 6);
+    static const struct {
+        uint64_t before, n; /* of the others, which are takes under usual */
+        const ratelimit_limit *limit;
+        ratelimit_op op;
+        uint64_t its_before, its_n, its_after; /* tokens owed */
+        ratelimit_status status;
+    } cases[] = {{1, 5, &larger, RATELIMIT_TAKE, 2, 5, 7, RATELIMIT_OK},
+                 {1, 5, &larger, RATELIMIT_TAKE, 1, 6, 7, RATELIMIT_OK},
+                 {1, 5, &slower, RATELIMIT_TAKE, 1, 5, 6, RATELIMIT_OK},
+                 {1, 5, &usual, RATELIMIT_TAKE, 1, 4, 5, RATELIMIT_OK},
+                 {1, 5, &usual, RATELIMIT_TAKE, 2, 5, 2, RATELIMIT_DENIED},
+                 {1, 5, &usual, RATELIMIT_PEEK, 1, 5, 1, RATELIMIT_OK},
+                 {0, 6, &smaller, RATELIMIT_TAKE, 0, 6, 0, RATELIMIT_NEVER}};
+    static const char *const keys[] = {"a", "b", "c"};
+    ratelimit_redis *r = open_with_timeout(1000);
+    ratelimit_store store = ratelimit_redis_store(r);
+    size_t i, j, k;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (j = 0; j < 3; j++) {
+            ratelimit_request q[3];
+            ratelimit_result res[3];
+            server_flush();
+            for (k = 0; k < 3; k++) {
+                q[k] = server_request(keys[k], &usual, RATELIMIT_TAKE, cases[i].n);
+                if (k == j)
+                    q[k] = server_request(keys[k], cases[i].limit, cases[i].op, cases[i].its_n);
+                (void)server_decide(r, keys[k], q[k].limit, RATELIMIT_CHARGE,
+                                    k == j ? cases[i].its_before : cases[i].before);
+            }
+            store.decide(store.self, q, res, 3, RATELIMIT_EACH);
+            for (k = 0; k < 3; k++) {
+                uint64_t owed = k == j ? cases[i].its_after : 6;
+                ratelimit_result after = server_decide(r, keys[k], q[k].limit, RATELIMIT_PEEK, 1);
+                CHECK_U64(res[k].status, k == j ? cases[i].status : RATELIMIT_OK);
+                CHECK_U64(after.remaining, q[k].limit->burst - owed);
+            }
+        }
     ratelimit_redis_close(r);
 }
 
@@ -1250,7 +1300,8 @@ int main(int argc, char **argv)
     RUN(stacked_limits_count_only_what_both_let_through);
     RUN(a_mistake_in_a_batch_charges_nobody);
     RUN(one_that_fails_among_many_leaves_the_others_alone);
-    RUN(many_takes_are_commands_of_sixteen);
+    RUN(many_takes_are_commands_of_sixty_four);
+    RUN(one_of_a_command_differs_from_the_others);
     RUN(a_thousand_and_more_requests_at_once_are_all_answered);
     RUN(a_raised_limit_helps_at_once);
     RUN(a_flushed_script_cache_charges_each_token_exactly_once);
