@@ -2920,11 +2920,14 @@ static inline void ratelimit_priv_round(uint64_t v[4])
     v[2] = ratelimit_priv_rotate(v[2], 32);
 }
 
+static inline uint32_t ratelimit_priv_le32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
 static inline uint64_t ratelimit_priv_le64(const unsigned char *p)
 {
-    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
-           (uint64_t)p[4] << 32 | (uint64_t)p[5] << 40 | (uint64_t)p[6] << 48 |
-           (uint64_t)p[7] << 56;
+    return ratelimit_priv_le32(p) | (uint64_t)ratelimit_priv_le32(p + 4) << 32;
 }
 
 static inline uint64_t ratelimit_priv_hash(const void *key, size_t key_len, const uint64_t *seed)
@@ -2945,6 +2948,9 @@ static inline uint64_t ratelimit_priv_hash(const void *key, size_t key_len, cons
     word = (uint64_t)(key_len & 255) << 56;
     if (left && key_len >= 8) { /* the last bytes by one load that ends with the key */
         word |= ratelimit_priv_le64(p + left - 8) >> (64 - 8 * left);
+    } else if (left >= 4) { /* by two that overlap */
+        word |= ratelimit_priv_le32(p);
+        word |= (uint64_t)ratelimit_priv_le32(p + left - 4) << (8 * left - 32);
     } else {
         while (left--)
             word |= (uint64_t)p[left] << (8 * left);
@@ -4560,18 +4566,16 @@ static uint64_t ratelimit_priv_lease_left(const ratelimit_tier *tier,
     return good ? lease->left : 0;
 }
 
-/* What the known entry says about n tokens under l; false if nothing. */
-static RATELIMIT_PRIV_INLINE bool ratelimit_priv_known_read(const ratelimit_bucket *b,
-                                                            const ratelimit_limit *l, uint64_t n,
-                                                            uint64_t now, ratelimit_priv_step *s)
+/* The debt under l that the known entry tells; false if none. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_known_debt(const ratelimit_bucket *b,
+                                                            const ratelimit_limit *l, uint64_t now,
+                                                            ratelimit_priv_step *s)
 {
     ratelimit_priv_span room;
     if (!b->rest || ratelimit_priv_rest_code(b->rest) != (l->code & RATELIMIT_PRIV_REMEMBERED))
         return false;
     memset(s, 0, sizeof *s);
     s->l = l;
-    s->n = n;
-    s->fits = ratelimit_priv_cost(l, n, &s->cost);
     if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
         s->to_end = ratelimit_priv_debt(b, now);
         if (s->to_end && (b->rest & 0xffffff)) /* what remained is no fraction of a ns */
@@ -4583,8 +4587,15 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_known_read(const ratelimit_buck
     } else {
         s->debt = ratelimit_priv_ahead(b, l, now);
     }
-    ratelimit_priv_weigh(s);
     return true;
+}
+
+/* What it says about n tokens. */
+static void ratelimit_priv_known_weigh(ratelimit_priv_step *s, uint64_t n)
+{
+    s->n = n;
+    s->fits = ratelimit_priv_cost(s->l, n, &s->cost);
+    ratelimit_priv_weigh(s);
 }
 
 /* A debt of which only the ns it was rounded up to is known: the least it may be. */
@@ -4647,23 +4658,14 @@ static bool ratelimit_priv_serve(ratelimit_tier *tier, const ratelimit_priv_plac
         if (!ratelimit_priv_kept_swap(tier->table, at, e, &b))
             return false;
     }
-    ratelimit_priv_report(s, RATELIMIT_PEEK, RATELIMIT_OK, out);
-    ratelimit_priv_add_left(out, left - taken);
-    out->taken = taken;
+    ratelimit_priv_add64(&tier->counts.leased, 1);
+    ratelimit_priv_answer(out, RATELIMIT_OK);
     out->source = RATELIMIT_FROM_LEASE;
-    return true;
-}
-
-/* From what is known: a refusal. A take asks for what the lease has not. */
-static bool ratelimit_priv_known_refuse(ratelimit_priv_step *s, const ratelimit_request *q,
-                                        uint64_t left, ratelimit_result *out)
-{
-    ratelimit_status status = ratelimit_priv_apply(s, q);
-    if (status == RATELIMIT_OK)
-        return false;
-    ratelimit_priv_report(s, q->op, status, out);
-    ratelimit_priv_add_left(out, left);
-    out->source = RATELIMIT_FROM_REFUSAL_CACHE;
+    out->limit = s->l->burst;
+    out->remaining = ratelimit_priv_remaining(s);
+    out->reset_after_ns = ratelimit_priv_time(s, s->debt);
+    out->taken = taken;
+    ratelimit_priv_add_left(out, left - taken);
     return true;
 }
 
@@ -4674,6 +4676,21 @@ static uint64_t ratelimit_priv_missing(const ratelimit_request *q, const ratelim
     uint64_t n = ratelimit_priv_tokens(q);
     bool nets = q->op == RATELIMIT_TAKE || q->op == RATELIMIT_PEEK;
     return nets && n > left && n <= l->burst ? n - left : n;
+}
+
+/* From what is known: a refusal. A take asks for what the lease has not. */
+static bool ratelimit_priv_known_refuse(ratelimit_priv_step *s, const ratelimit_request *q,
+                                        uint64_t left, ratelimit_result *out)
+{
+    ratelimit_status status;
+    ratelimit_priv_known_weigh(s, ratelimit_priv_missing(q, s->l, left));
+    status = ratelimit_priv_apply(s, q);
+    if (status == RATELIMIT_OK)
+        return false;
+    ratelimit_priv_report(s, q->op, status, out);
+    ratelimit_priv_add_left(out, left);
+    out->source = RATELIMIT_FROM_REFUSAL_CACHE;
+    return true;
 }
 
 /* Can a request be answered here? */
@@ -4692,7 +4709,7 @@ static bool ratelimit_priv_local(ratelimit_tier *tier, const ratelimit_priv_keye
             return false;
         lease = ratelimit_priv_lease_read(tier, &lease_entry.b, now);
         left = leases ? ratelimit_priv_lease_left(tier, &lease, l) : 0;
-        if (!ratelimit_priv_known_read(&known.b, l, ratelimit_priv_missing(q, l, left), now, &s))
+        if (!ratelimit_priv_known_debt(&known.b, l, now, &s))
             return false;
         if (ratelimit_priv_serve(tier, &at->lease, &lease_entry, &s, q, left, out))
             return true;
@@ -4761,7 +4778,7 @@ static uint64_t ratelimit_priv_lease_held(const ratelimit_tier *tier,
     ratelimit_priv_step s;
     if (left && ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW &&
         !(ratelimit_priv_kept_read(tier->table, &at->known, &known) &&
-          ratelimit_priv_known_read(&known.b, l, 1, now, &s)))
+          ratelimit_priv_known_debt(&known.b, l, now, &s)))
         left = 0;
     return left;
 }
@@ -4949,8 +4966,10 @@ static uint64_t ratelimit_priv_net(const ratelimit_priv_errand *errand, const ra
         ratelimit_bucket b = ratelimit_priv_known_save(l, r, !r->allowed, now);
         ratelimit_priv_step s;
         out->status = r->allowed ? RATELIMIT_DENIED : r->status;
-        if (ratelimit_priv_known_read(&b, l, q->n - total, now, &s))
+        if (ratelimit_priv_known_debt(&b, l, now, &s)) {
+            ratelimit_priv_known_weigh(&s, q->n - total);
             out->retry_after_ns = ratelimit_priv_until(&s, s.cost);
+        }
     }
     ratelimit_priv_add_left(out, left);
     return left;
@@ -5115,7 +5134,7 @@ static void ratelimit_priv_warm(const ratelimit_tier *tier, const ratelimit_requ
     uint32_t word[RATELIMIT_PRIV_BLOCK];
     bool is_window = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
     if (!ratelimit_priv_kept_read(t, &keyed.known, &known) ||
-        (is_window && !ratelimit_priv_known_read(&known.b, l, 1, now, &s)))
+        (is_window && !ratelimit_priv_known_debt(&known.b, l, now, &s)))
         return;
     if (!is_window) /* the limit may have changed since */
         ratelimit_priv_look(&s, &known.b, l, 1, now, RATELIMIT_FOREVER);
@@ -5165,19 +5184,23 @@ static bool ratelimit_priv_tier_try(ratelimit_tier *tier, const ratelimit_reques
                                     bool leases, ratelimit_priv_keyed *at, ratelimit_result *out)
 {
     ratelimit_limit made;
-    const ratelimit_limit *l = ratelimit_priv_ready(q->limit, &made);
+    const ratelimit_limit *l = q->limit;
     at->lease.block = NULL;
     if (!q->key || !q->key_len) {
         ratelimit_priv_answer(out, RATELIMIT_BAD_KEY);
         return true;
     }
-    if (ratelimit_priv_settled(q, l, out))
-        return true;
+    if (q->op != RATELIMIT_TAKE || !q->n || !l || !l->parts ||
+        ratelimit_priv_kind(l) != RATELIMIT_PRIV_BUCKET) { /* else there is nothing to check */
+        l = ratelimit_priv_ready(l, &made);
+        if (ratelimit_priv_settled(q, l, out))
+            return true;
+    }
     *at = ratelimit_priv_keyed_at(tier->table, q);
     if (!ratelimit_priv_local(tier, at, l, q, now, leases, out))
         return false;
-    leases = out->source == RATELIMIT_FROM_LEASE;
-    ratelimit_priv_add64(leases ? &tier->counts.leased : &tier->counts.refused, 1);
+    if (out->source != RATELIMIT_FROM_LEASE)
+        ratelimit_priv_add64(&tier->counts.refused, 1);
     return true;
 }
 

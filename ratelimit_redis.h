@@ -806,7 +806,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
        KEYS   the key
        ARGV   low, high, now, rest (may be empty); tag; parts of a ns; what to do, then spans as ns
               and parts: 'refund', the cost; 'block', the debt at least; 'up_to', the window, the
-              cost of all, the costs of 2^k tokens from the most to 1
+              cost of all, then that of one or, with a fraction, of 2^k from the most down to one
        reply  {ns, parts}: the debt before; or {state, now} */
     "local v = redis.call('GET', KEYS[1])\n"
     "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
@@ -851,6 +851,9 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  end\n"
     "  for j = 10, #ARGV, 2 do\n"
     "    span, part = ARGV[j] + 0, ARGV[j + 1] + 0\n"
+    "    if j > 10 and parts == 1 and room > span then\n"
+    "      span = room - room % span\n"
+    "    end\n"
     "    if span < room or (span == room and part <= spare) then\n"
     "      room, spare, b, g = room - span, spare - part, b + span, g + part\n"
     "      if spare < 0 then\n"
@@ -2907,15 +2910,15 @@ static void ratelimit_priv_redis_put_span(ratelimit_priv_redis_conn *conn, ratel
     ratelimit_priv_redis_put_u64(conn, span.part);
 }
 
-/* The costs of 2^k tokens, from the most that is within the window and below n, down to 1. With
- * conn they are put; returns how many. */
+/* The cost of one token or, with a fraction, the costs of 2^k tokens, from the most that is within
+ * the window and below n, down to one. With conn they are put; returns how many. */
 static size_t ratelimit_priv_redis_powers(const ratelimit_priv_redis_entry *e,
                                           ratelimit_priv_redis_conn *conn)
 {
     ratelimit_priv_span cost;
     size_t count = 0;
     int k;
-    for (k = 62; k >= 0; k--) {
+    for (k = e->limit.parts > 1 ? 62 : 0; k >= 0; k--) {
         uint64_t power = UINT64_C(1) << k;
         if (power > e->req->n || power > e->limit.burst ||
             !ratelimit_priv_cost(&e->limit, power, &cost))
