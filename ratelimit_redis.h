@@ -163,7 +163,7 @@
                                  wherever the header is included)
        RATELIMIT_REDIS_ASYNC     also ratelimit_redis_async_*, see ASYNCHRONOUS (define it wherever
                                  the header is included)
-       RATELIMIT_REDIS_TLS       TLS; needs hiredis 1.0 or later and OpenSSL: link with
+       RATELIMIT_REDIS_TLS       TLS; needs hiredis 1.0 or later, OpenSSL 1.1 or later: link with
                                  -lhiredis_ssl -lssl -lcrypto, call redisInitOpenSSL() first
        those of ratelimit.h      RATELIMIT_NO_CLOCK excepted
 
@@ -224,7 +224,8 @@ typedef struct ratelimit_redis_options {
     const char *tls_ca;          /* file of the certificates to trust; NULL: the system's */
     const char *tls_cert;        /* file of our own certificate, with tls_key; NULL: none */
     const char *tls_key;
-    const char *tls_name;  /* server name to ask for (SNI), not compared; NULL: none */
+    const char *tls_name;  /* name or address that the certificate must have; NULL: the host, in a
+                              cluster each node's own; "*": any, so tls_ca should trust no others */
     bool cluster;          /* the server is a node of a Redis Cluster; database must be 0 */
     uint64_t ttl_min_ms;   /* 0: keys expire 2 ms after they are full (those of windows at most a
                               window later); else never earlier */
@@ -238,9 +239,9 @@ typedef struct ratelimit_redis_options {
  *
  * options  NULL: all defaults
  * status   may be NULL; BAD_ARGUMENT (port, database or path out of range, database in a cluster,
- *          ttl_min_ms above ttl_max_ms, user without password), UNSUPPORTED (tls without
- *          RATELIMIT_REDIS_TLS), SYNTAX (hiredis can't read the certificates), NO_MEMORY if NULL is
- *          returned, else OK */
+ *          ttl_min_ms above ttl_max_ms, user without password, tls_cert without tls_key, an empty
+ *          tls_name), UNSUPPORTED (tls without RATELIMIT_REDIS_TLS), SYNTAX (the certificates can't
+ *          be read), NO_MEMORY if NULL is returned, else OK */
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
                                                     ratelimit_status *status_or_null);
 
@@ -524,6 +525,7 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a);
 #    include <hiredis/hiredis_ssl.h>
 #    include <openssl/err.h>
 #    include <openssl/ssl.h>
+#    include <openssl/x509v3.h>
 #    include <signal.h>
 #  endif
 #  if defined(RATELIMIT_REDIS_ASYNC)
@@ -1116,7 +1118,8 @@ struct ratelimit_redis {
     uint32_t pool_size;
     bool cluster;
 #  if defined(RATELIMIT_REDIS_TLS)
-    redisSSLContext *tls;
+    SSL_CTX *tls;
+    char *tls_name;
 #  endif
     ratelimit_clock clock;
     void *clock_self;
@@ -1486,19 +1489,55 @@ static void ratelimit_priv_redis_let(const ratelimit_priv_redis_pipe *p, bool fa
 #  endif
 
 #  if defined(RATELIMIT_REDIS_TLS)
+/* What all connections share; NULL if a certificate can't be read. Of our own, because those of
+ * hiredis don't compare names. */
+static SSL_CTX *ratelimit_priv_redis_tls_open(const ratelimit_redis_options *o)
+{
+    SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
+    bool good = tls && SSL_CTX_set_min_proto_version(tls, TLS1_2_VERSION) == 1;
+    if (good && o->tls_ca)
+        good = SSL_CTX_load_verify_locations(tls, o->tls_ca, NULL) == 1;
+    else if (good)
+        good = SSL_CTX_set_default_verify_paths(tls) == 1;
+    if (good && o->tls_cert)
+        good = SSL_CTX_use_certificate_chain_file(tls, o->tls_cert) == 1 &&
+               SSL_CTX_use_PrivateKey_file(tls, o->tls_key, SSL_FILETYPE_PEM) == 1;
+    if (good)
+        SSL_CTX_set_verify(tls, SSL_VERIFY_PEER, NULL);
+    ERR_clear_error();
+    if (good)
+        return tls;
+    SSL_CTX_free(tls);
+    return NULL;
+}
+
+/* The server must be name, which is an address or is told to it. */
+static bool ratelimit_priv_redis_tls_expect(SSL *ssl, const char *name)
+{
+    if (strcmp(name, "*") == 0 ||
+        X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name) == 1)
+        return true;
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
+}
+
 /* Steps of TLS on c. What the program left in OpenSSL's queue of errors must not be taken for one
  * of ours. Reading writes, too (handshakes, alerts), and may succeed where that failed. */
-static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r, redisContext *c)
+static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r, redisContext *c,
+                                           const char *host)
 {
     const redisContextFuncs *plain = c->funcs;
+    SSL *ssl = SSL_new(r->tls);
     ratelimit_priv_redis_pipe pipe;
-    bool good;
+    bool good = ssl && ratelimit_priv_redis_tls_expect(ssl, r->tls_name ? r->tls_name : host);
     ERR_clear_error();
     ratelimit_priv_redis_hold(&pipe);
-    good = redisInitiateSSLWithContext(c, r->tls) == REDIS_OK;
+    good = good && redisInitiateSSL(c, ssl) == REDIS_OK;
     ratelimit_priv_redis_let(&pipe, !good);
-    if (!good)
+    if (!good) {
         c->funcs = plain; /* hiredis 1.0 leaves those of TLS, which need what there is not */
+        SSL_free(ssl);
+    }
     return good;
 }
 
@@ -1531,7 +1570,8 @@ static const char *ratelimit_priv_redis_tls_why(void)
     const char *text = error ? ERR_reason_error_string(error) : NULL;
     switch (error ? ERR_GET_REASON(error) : 0) {
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
-        return "the server's certificate is not trusted: see options.tls_ca";
+        return "the server's certificate is not trusted, or of another name: see options.tls_ca, "
+               "tls_name";
     case SSL_R_WRONG_VERSION_NUMBER:
         return "the server does not speak TLS there";
 #    if defined(SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED)
@@ -1610,15 +1650,22 @@ static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t
     return true;
 }
 
-/* Why reading or writing failed. */
-static const char *ratelimit_priv_redis_broken(const redisContext *c)
+/* Why reading or writing failed. In TLS an alert says it, which hiredis takes for the end of the
+ * connection, or which is still to be read where writing failed. */
+static const char *ratelimit_priv_redis_broken(redisContext *c)
 {
 #  if defined(RATELIMIT_REDIS_TLS)
-    if (c->privctx)
+    char spare[64];
+    ratelimit_priv_redis_pipe pipe;
+    if (c->privctx && !ERR_peek_error() && c->err != REDIS_ERR_EOF) {
+        ratelimit_priv_redis_hold(&pipe);
+        (void)c->funcs->read(c, spare, sizeof spare);
+        ratelimit_priv_redis_let(&pipe, true);
+    }
+    if (c->privctx && ERR_peek_error())
         return ratelimit_priv_redis_tls_why();
 #  endif
-    (void)c;
-    return "the connection broke";
+    return c->err == REDIS_ERR_EOF ? "the server closed the connection" : "the connection broke";
 }
 
 /* redisBufferRead. */
@@ -1654,8 +1701,7 @@ static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, ui
             return NULL;
         }
         if (p.revents && ratelimit_priv_redis_fetch(conn->c) != REDIS_OK) {
-            *why = conn->c->err == REDIS_ERR_EOF ? "the server closed the connection"
-                                                 : ratelimit_priv_redis_broken(conn->c);
+            *why = ratelimit_priv_redis_broken(conn->c);
             return NULL;
         }
     }
@@ -1696,7 +1742,7 @@ static const char *ratelimit_priv_redis_login(const ratelimit_redis *r,
     const char *why = NULL;
     size_t replies = 0;
 #  if defined(RATELIMIT_REDIS_TLS)
-    if (r->tls && !ratelimit_priv_redis_tls_begin(r, conn->c))
+    if (r->tls && !ratelimit_priv_redis_tls_begin(r, conn->c, conn->node->host))
         return ratelimit_priv_redis_tls_why();
 #  endif
     if (r->password) {
@@ -3465,6 +3511,7 @@ static bool ratelimit_priv_redis_good_options(const ratelimit_redis_options *o)
     return o->port >= 0 && o->port < 65536 && o->database >= 0 && !(o->cluster && o->database) &&
            !(o->cluster && o->unix_path) && !(o->user && !o->password) &&
            (!o->unix_path || (*o->unix_path && strlen(o->unix_path) < 104)) &&
+           !o->tls_cert == !o->tls_key && !(o->tls_name && !*o->tls_name) &&
            !(o->ttl_max_ms && o->ttl_min_ms > o->ttl_max_ms) &&
            o->ttl_min_ms < RATELIMIT_PRIV_REDIS_EXACT && o->ttl_max_ms < RATELIMIT_PRIV_REDIS_EXACT;
 }
@@ -3480,6 +3527,9 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     r->password = ratelimit_priv_redis_copy(o->password, &good);
     r->prefix = ratelimit_priv_redis_copy(o->prefix ? o->prefix : "ratelimit:", &good);
     r->prefix_len = r->prefix ? strlen(r->prefix) : 0;
+#  if defined(RATELIMIT_REDIS_TLS)
+    r->tls_name = ratelimit_priv_redis_copy(o->tls_name, &good);
+#  endif
     r->database = o->database;
     r->connect_timeout_ns =
         RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 100);
@@ -3529,8 +3579,7 @@ RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_option
     }
 #  if defined(RATELIMIT_REDIS_TLS)
     if (options->tls) {
-        r->tls = redisCreateSSLContext(options->tls_ca, NULL, options->tls_cert, options->tls_key,
-                                       options->tls_name, NULL);
+        r->tls = ratelimit_priv_redis_tls_open(options);
         if (!r->tls) {
             *status = RATELIMIT_SYNTAX;
             ratelimit_redis_close(r);
@@ -3582,8 +3631,8 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
         free(node);
     }
 #  if defined(RATELIMIT_REDIS_TLS)
-    if (r->tls)
-        redisFreeSSLContext(r->tls);
+    SSL_CTX_free(r->tls);
+    free(r->tls_name);
 #  endif
     free(r->slots);
     free(r->unix_path);
@@ -4722,12 +4771,11 @@ static void ratelimit_priv_async_lose(ratelimit_priv_async_link *link, const cha
 /* Why link failed. */
 static const char *ratelimit_priv_async_why(const ratelimit_priv_async_link *link)
 {
-    const redisAsyncContext *ac = link->ac;
-    const char *why = ratelimit_priv_redis_broken(&ac->c);
+    redisAsyncContext *ac = link->ac;
+    const char *why;
     if (link->broken)
         return link->broken;
-    if (ac->c.err == REDIS_ERR_EOF)
-        return "the server closed the connection";
+    why = ratelimit_priv_redis_broken(&ac->c);
     if (ac->c.err == REDIS_ERR_PROTOCOL)
         return "what came from the server is not Redis' protocol";
     if (ac->c.err == REDIS_ERR_OTHER)
@@ -4971,7 +5019,7 @@ static ssize_t ratelimit_priv_async_tls_write(redisContext *c)
 static bool ratelimit_priv_async_tls(ratelimit_priv_async_link *link)
 {
     redisContext *c = &link->ac->c;
-    if (!ratelimit_priv_redis_tls_begin(link->a->r, c))
+    if (!ratelimit_priv_redis_tls_begin(link->a->r, c, link->node->host))
         return false;
     link->funcs = c->funcs;
     link->held = *c->funcs;

@@ -224,7 +224,9 @@ start_tls() {
         ssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=$name" -keyout "$dir/$name.key" -out "$dir/$name.crt"
     done
     ssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout "$dir/server.key" -out "$dir/server.csr"
-    ssl x509 -req -days 2 -in "$dir/server.csr" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" -CAcreateserial -out "$dir/server.crt" || return 1
+    echo "subjectAltName=DNS:redis.test,DNS:*.shard.test,IP:127.0.0.1" >"$dir/names"
+    ssl x509 -req -days 2 -in "$dir/server.csr" -extfile "$dir/names" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" \
+        -CAcreateserial -out "$dir/server.crt" || return 1
     next=$((next + 1))
     TLS_PORT=$next TLS_FOLDER=$dir
     export TLS_PORT TLS_FOLDER

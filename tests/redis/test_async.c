@@ -987,7 +987,7 @@ static void a_server_that_is_loading_is_left_alone_for_a_while(void)
 }
 
 #if defined(OVER_TLS)
-static void tls_says(int port, const char *ca, const char *text)
+static void tls_says(int port, const char *ca, const char *name, const char *text)
 {
     ratelimit_redis_options options = server_options();
     uint64_t start = ratelimit_clock_ns();
@@ -995,6 +995,7 @@ static void tls_says(int port, const char *ca, const char *text)
     options.port = port;
     options.tls = true;
     options.tls_ca = server_file(ca);
+    options.tls_name = name;
     options.timeout_ms = 2000;
     begin_with(&w, &options, 0);
     CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
@@ -1010,10 +1011,14 @@ static void what_is_wrong_with_tls_is_said(void)
     ratelimit_status status;
     ratelimit_redis_loop loop;
     fake f;
-    tls_says(server_number("TLS_PORT"), "other.crt", "certificate is not trusted");
+    tls_says(server_number("TLS_PORT"), "other.crt", NULL, "certificate is not trusted");
+    tls_says(server_number("TLS_PORT"), "ca.crt", "other.test", "of another name");
+    CHECK(server_do(server_port(), "CONFIG SET tls-auth-clients yes"));
+    tls_says(server_number("TLS_PORT"), "ca.crt", NULL, "wants a certificate of ours");
+    CHECK(server_do(server_port(), "CONFIG SET tls-auth-clients no"));
     fake_open(&f);
     close(f.listener);
-    tls_says(f.port, "ca.crt", "nobody listens there");
+    tls_says(f.port, "ca.crt", NULL, "nobody listens there");
     memset(&loop, 0, sizeof loop);
     loop.attach = attach;
     options.tls = true;

@@ -53,6 +53,69 @@ static void a_server_whose_certificate_nobody_trusts_is_refused(void)
     ratelimit_redis_close(r);
 }
 
+/* A trusted certificate of another server was as good as this one's. */
+static void a_trusted_certificate_of_another_name_is_refused(void)
+{
+    static const struct {
+        const char *host, *name;
+        bool good;
+    } cases[] = {{NULL, NULL, true},
+                 {"127.0.0.1", NULL, true},
+                 {"localhost", NULL, false}, /* the certificate has it as CN only */
+                 {"localhost", "redis.test", true},
+                 {"localhost", "127.0.0.1", true},
+                 {NULL, "a.shard.test", true},
+                 {NULL, "a.b.shard.test", false},
+                 {NULL, "shard.test", false},
+                 {NULL, "redis.test.evil", false},
+                 {NULL, "127.0.0.2", false},
+                 {NULL, "::1", false},
+                 {"localhost", "*", true}};
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ratelimit_redis_options options = tls_options("ca.crt");
+        ratelimit_redis *r;
+        options.host = cases[i].host;
+        options.tls_name = cases[i].name;
+        r = server_open(&options);
+        CHECK_U64(ratelimit_redis_ping(r), cases[i].good ? RATELIMIT_OK : RATELIMIT_STORE_FAILED);
+        CHECK(cases[i].good || strstr(server_error(r), "of another name") != NULL);
+        ratelimit_redis_close(r);
+    }
+}
+
+static void a_name_of_any_server_does_not_make_a_certificate_trusted(void)
+{
+    ratelimit_redis_options options = tls_options("other.crt");
+    ratelimit_redis *r;
+    options.tls_name = "*";
+    r = server_open(&options);
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_STORE_FAILED);
+    ratelimit_redis_close(r);
+    options.tls_ca = NULL; /* the system's do not know ours */
+    r = server_open(&options);
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_STORE_FAILED);
+    ratelimit_redis_close(r);
+}
+
+/* The server asks for a certificate of ours. */
+static void a_certificate_of_ours_is_shown(void)
+{
+    ratelimit_redis_options options = tls_options("ca.crt");
+    ratelimit_redis *r;
+    CHECK(server_do(server_port(), "CONFIG SET tls-auth-clients yes"));
+    r = server_open(&options);
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_STORE_FAILED);
+    CHECK(strstr(server_error(r), "options.tls_cert") != NULL);
+    ratelimit_redis_close(r);
+    options.tls_cert = server_file("server.crt");
+    options.tls_key = server_file("server.key");
+    r = server_open(&options);
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_OK);
+    ratelimit_redis_close(r);
+    CHECK(server_do(server_port(), "CONFIG SET tls-auth-clients no"));
+}
+
 static void a_port_without_tls_is_refused(void)
 {
     ratelimit_redis_options options = tls_options("ca.crt");
@@ -70,6 +133,16 @@ static void certificates_that_are_not_there_are_said_at_open(void)
     ratelimit_status status;
     CHECK(ratelimit_redis_open(&options, &status) == NULL);
     CHECK_U64(status, RATELIMIT_SYNTAX);
+    options = tls_options("ca.crt");
+    options.tls_cert = server_file("server.crt");
+    CHECK(ratelimit_redis_open(&options, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT);
+    options.tls_key = server_file("nothing.key");
+    CHECK(ratelimit_redis_open(&options, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_SYNTAX);
+    options.tls_key = server_file("other.key"); /* of another certificate */
+    CHECK(ratelimit_redis_open(&options, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_SYNTAX);
 }
 
 int main(int argc, char **argv)
@@ -78,6 +151,9 @@ int main(int argc, char **argv)
     redisInitOpenSSL();
     RUN(decisions_go_over_tls);
     RUN(a_server_whose_certificate_nobody_trusts_is_refused);
+    RUN(a_trusted_certificate_of_another_name_is_refused);
+    RUN(a_name_of_any_server_does_not_make_a_certificate_trusted);
+    RUN(a_certificate_of_ours_is_shown);
     RUN(a_port_without_tls_is_refused);
     RUN(certificates_that_are_not_there_are_said_at_open);
     return check_end();
