@@ -1104,6 +1104,7 @@ typedef struct ratelimit_priv_redis_node {
 struct ratelimit_redis {
     pthread_mutex_t lock; /* for all below; never held during I/O */
     pthread_cond_t freed; /* a connection was given back */
+    ratelimit_priv_redis_conn *dropped; /* to be closed when the lock is let go */
     pid_t pid;
     ratelimit_priv_redis_node *nodes;  /* the first is the one of the options */
     ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
@@ -1829,15 +1830,35 @@ static void ratelimit_priv_redis_init_lock(ratelimit_redis *r)
     pthread_condattr_destroy(&attributes);
 }
 
-/* Closes node's idle connections; locked, or nobody else is there. */
-static void ratelimit_priv_redis_drop_idle(ratelimit_priv_redis_node *node)
+/* Gives up node's idle connections, which are closed when the lock is let go; locked, or nobody
+ * else is there. */
+static void ratelimit_priv_redis_drop_idle(ratelimit_redis *r, ratelimit_priv_redis_node *node)
 {
     while (node->idle) {
         ratelimit_priv_redis_conn *conn = node->idle;
         node->idle = conn->next;
         node->open--;
-        ratelimit_priv_redis_free_conn(conn);
+        conn->next = r->dropped;
+        r->dropped = conn;
     }
+}
+
+static void ratelimit_priv_redis_close_conns(ratelimit_priv_redis_conn *conn)
+{
+    while (conn) {
+        ratelimit_priv_redis_conn *next = conn->next;
+        ratelimit_priv_redis_free_conn(conn);
+        conn = next;
+    }
+}
+
+/* Lets the lock go where connections may have been dropped. */
+static void ratelimit_priv_redis_unlock(ratelimit_redis *r)
+{
+    ratelimit_priv_redis_conn *dropped = r->dropped;
+    r->dropped = NULL;
+    pthread_mutex_unlock(&r->lock);
+    ratelimit_priv_redis_close_conns(dropped);
 }
 
 /* A child of fork has its parent's sockets: it lets go of them. Their locks are in an unknown
@@ -1851,10 +1872,12 @@ static void ratelimit_priv_redis_after_fork(ratelimit_redis *r)
     ratelimit_priv_redis_init_lock(r);
     r->mapping = false;
     for (node = r->nodes; node; node = node->next) {
-        ratelimit_priv_redis_drop_idle(node);
+        ratelimit_priv_redis_drop_idle(r, node);
         node->open = 0;
         node->probing = false;
     }
+    ratelimit_priv_redis_close_conns(r->dropped);
+    r->dropped = NULL;
     r->pid = pid;
 }
 
@@ -1902,7 +1925,7 @@ static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_n
     node->down_until = ratelimit_clock_ns() + r->cool_down_ns;
     if (why != node->why)
         (void)snprintf(node->why, sizeof node->why, "%s", why);
-    ratelimit_priv_redis_drop_idle(node);
+    ratelimit_priv_redis_drop_idle(r, node);
 }
 
 /* A connection to node for the caller alone, or NULL with the error set. */
@@ -1923,13 +1946,14 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_redis 
         conn = node->idle;
         if (conn) {
             node->idle = conn->next;
+            pthread_mutex_unlock(&r->lock);
             if (ratelimit_priv_redis_quiet(conn)) {
                 conn->fresh = false;
-                pthread_mutex_unlock(&r->lock);
                 return conn;
             }
-            node->open--;
             ratelimit_priv_redis_free_conn(conn);
+            pthread_mutex_lock(&r->lock);
+            node->open--;
         } else if (node->open < r->pool_size) {
             break;
         } else if (!ratelimit_priv_redis_wait(r, deadline)) {
@@ -1954,7 +1978,7 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_redis 
     (void)snprintf(r->error, sizeof r->error, "%s", why);
     pthread_cond_broadcast(&r->freed);
 none:
-    pthread_mutex_unlock(&r->lock);
+    ratelimit_priv_redis_unlock(r);
     return NULL;
 }
 
@@ -1984,7 +2008,7 @@ static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redi
         pthread_cond_broadcast(&r->freed);
     else
         pthread_cond_signal(&r->freed);
-    pthread_mutex_unlock(&r->lock);
+    ratelimit_priv_redis_unlock(r);
     if (conn)
         ratelimit_priv_redis_free_conn(conn);
 }
@@ -2117,9 +2141,9 @@ static void ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *r
         ratelimit_priv_redis_map_line(r, reply->element[i], asked);
     for (node = r->nodes; node; node = node->next)
         if (!node->known)
-            ratelimit_priv_redis_drop_idle(node);
+            ratelimit_priv_redis_drop_idle(r, node);
     r->mapped = true;
-    pthread_mutex_unlock(&r->lock);
+    ratelimit_priv_redis_unlock(r);
 }
 
 /* Asks node for the map. */
@@ -2508,7 +2532,7 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
             if (calls[i].cool && calls[i].node) {
                 pthread_mutex_lock(&r->lock);
                 ratelimit_priv_redis_down(r, calls[i].node, "the cluster is down");
-                pthread_mutex_unlock(&r->lock);
+                ratelimit_priv_redis_unlock(r);
             }
             ratelimit_priv_redis_fail(&calls[i]);
         }
@@ -3626,10 +3650,11 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     while (r->nodes) {
         ratelimit_priv_redis_node *node = r->nodes;
         r->nodes = node->next;
-        ratelimit_priv_redis_drop_idle(node);
+        ratelimit_priv_redis_drop_idle(r, node);
         free(node->host);
         free(node);
     }
+    ratelimit_priv_redis_close_conns(r->dropped);
 #  if defined(RATELIMIT_REDIS_TLS)
     SSL_CTX_free(r->tls);
     free(r->tls_name);

@@ -1,6 +1,8 @@
 /* test_cluster.c - ratelimit_redis.h against a real cluster of three masters with a replica each:
  * slots that move, nodes that die. */
 #define _POSIX_C_SOURCE 200809L
+#include "unlocked.h"
+
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_IMPLEMENTATION
 #include "ratelimit_redis.h"

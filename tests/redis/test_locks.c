@@ -1,6 +1,8 @@
 /* test_locks.c - windows, semaphores and locks of ratelimit_redis.h against a real server. Real
  * time passes here: Redis' expiry can't be told what time it is. */
 #define _POSIX_C_SOURCE 200809L
+#include "unlocked.h"
+
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_THREADS
 #define RATELIMIT_REDIS_IMPLEMENTATION

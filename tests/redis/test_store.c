@@ -1,6 +1,8 @@
 /* test_store.c - ratelimit_redis.h against one real server: what it keeps there, and what the
  * caller sees when something fails. */
 #define _POSIX_C_SOURCE 200809L
+#include "unlocked.h"
+
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_IMPLEMENTATION
 #include "ratelimit_redis.h"
@@ -661,6 +663,33 @@ static void user_password_and_database_are_restored_after_a_reconnect(void)
     ratelimit_redis_close(r);
 }
 
+/* As the header says of each. */
+static void zero_is_the_default_of_each_option(void)
+{
+    ratelimit_redis_options none;
+    ratelimit_redis *r[2];
+    int i;
+    memset(&none, 0, sizeof none);
+    r[0] = ratelimit_redis_open(&none, NULL);
+    r[1] = ratelimit_redis_open(NULL, NULL);
+    for (i = 0; i < 2; i++) {
+        CHECK(r[i] != NULL);
+        CHECK_TEXT(r[i]->nodes->host, "127.0.0.1");
+        CHECK_U64(r[i]->nodes->port, 6379);
+        CHECK(!r[i]->unix_path && !r[i]->user && !r[i]->password && !r[i]->slots);
+        CHECK_U64(r[i]->database, 0);
+        CHECK_TEXT(r[i]->prefix, "ratelimit:");
+        CHECK_U64(r[i]->connect_timeout_ns, 100 * RATELIMIT_MILLISECOND);
+        CHECK_U64(r[i]->timeout_ns, 100 * RATELIMIT_MILLISECOND);
+        CHECK_U64(r[i]->cool_down_ns, 500 * RATELIMIT_MILLISECOND);
+        CHECK_U64(r[i]->pool_size, 16);
+        CHECK_U64(r[i]->ttl_min_ms, 0);
+        CHECK_U64(r[i]->ttl_max_ms, 0);
+        CHECK(!r[i]->cluster && !r[i]->clock);
+        ratelimit_redis_close(r[i]);
+    }
+}
+
 static void options_out_of_range_are_refused(void)
 {
     ratelimit_redis_options o, none;
@@ -678,6 +707,8 @@ static void options_out_of_range_are_refused(void)
     REFUSED(o.unix_path = "");
     REFUSED(o.user = "somebody");
     REFUSED((o.ttl_min_ms = 2, o.ttl_max_ms = 1));
+    REFUSED(o.tls_cert = "a certificate without its key");
+    REFUSED(o.tls_name = "");
     o = none;
     o.tls = true; /* not compiled in here */
     CHECK(ratelimit_redis_open(&o, &status) == NULL);
@@ -1308,6 +1339,7 @@ int main(int argc, char **argv)
     RUN(scripts_are_named_by_their_sha1);
     RUN(a_unix_socket_serves_as_well);
     RUN(user_password_and_database_are_restored_after_a_reconnect);
+    RUN(zero_is_the_default_of_each_option);
     RUN(options_out_of_range_are_refused);
     RUN(where_nobody_listens_takes_fail_at_once);
     RUN(where_nobody_answers_only_the_first_take_waits);
