@@ -150,9 +150,10 @@
 
    What Redis decides, what fails and when, cool-down, cluster, consistency: as above, with these
    differences. There is one connection to each server, all requests of one turn of the loop go out
-   in one write, and decisions of one key happen in the order of the calls of take, unless one of
-   them needs another round trip. A server that does not answer the oldest request in time fails all
-   that was sent to it. Nothing blocks, but looking up a host by name. loop.max_requests bounds the
+   in one write (outside a cluster plain takes by the dozens in one command, whoever asked for
+   them), and decisions of one key happen in the order of the calls of take, unless one of them
+   needs another round trip. A server that does not answer the oldest request in time fails all that
+   was sent to it. Nothing blocks, but looking up a host by name. loop.max_requests bounds the
    memory: each takes less than 1 KB, its key, and what is sent of it. One thread uses a handle: the
    loop's; a child of fork makes one of its own.
 
@@ -2317,7 +2318,8 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis
 }
 
 /* See >>implementation: store. */
-static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call);
+static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
+                                        const ratelimit_priv_redis_call *first_or_null);
 static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
                                             ratelimit_priv_redis_conn *conn);
 
@@ -2333,8 +2335,9 @@ static void ratelimit_priv_redis_put_calls(ratelimit_priv_redis_call *calls, siz
         bool merges;
         if (call && (call->done || call->conn || call->node != conn->node))
             continue;
-        merges = call && ratelimit_priv_redis_merges(call);
-        if (n && (!merges || n == RATELIMIT_PRIV_REDIS_MERGED || some[0]->eval != call->eval)) {
+        merges = call && ratelimit_priv_redis_merges(call, NULL);
+        if (n && (!merges || n == RATELIMIT_PRIV_REDIS_MERGED ||
+                  !ratelimit_priv_redis_merges(call, some[0]))) {
             some[0]->many = (uint32_t)n;
             if (n == 1)
                 some[0]->build(some[0], conn);
@@ -2394,6 +2397,13 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis
     return conn;
 }
 
+/* Of the reply to a command, that to number i of those it was sent for. */
+static const redisReply *ratelimit_priv_redis_part(const redisReply *whole, bool alone, size_t i)
+{
+    return !alone && whole->type == REDIS_REPLY_ARRAY && i < whole->elements ? whole->element[i]
+                                                                             : whole;
+}
+
 /* Reads the replies that came on conn. True: some call asks to wait before the next round. */
 static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_t count,
                                          ratelimit_priv_redis_conn *conn, uint64_t deadline)
@@ -2428,9 +2438,7 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
             ratelimit_priv_redis_fail(call);
             continue;
         }
-        reply = whole;
-        if (call->many != 1 && whole->type == REDIS_REPLY_ARRAY && part < whole->elements)
-            reply = whole->element[part++];
+        reply = ratelimit_priv_redis_part(whole, call->many == 1, part++);
         if (reply->type == REDIS_REPLY_ERROR) {
             wait = ratelimit_priv_redis_error_reply(call, reply->str, &cool, &renew) || wait;
         } else {
@@ -3074,13 +3082,19 @@ static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
     }
 }
 
-/* True if call can be one of several in a command: what take does, not in a cluster, where each key
- * has its slot. */
-static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call)
+/* True if call can be one of several in a command, with first if there is one: what take does, not
+ * in a cluster, where each key has its slot. */
+static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
+                                        const ratelimit_priv_redis_call *first_or_null)
 {
-    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self;
-    return !call->r->cluster && call->build == ratelimit_priv_redis_build &&
-           ask->phase == RATELIMIT_PRIV_REDIS_FAST && ask->script == RATELIMIT_PRIV_REDIS_TAKE;
+    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self, *first;
+    if (call->r->cluster || call->build != ratelimit_priv_redis_build ||
+        ask->phase != RATELIMIT_PRIV_REDIS_FAST || ask->script != RATELIMIT_PRIV_REDIS_TAKE)
+        return false;
+    if (!first_or_null)
+        return true;
+    first = (const ratelimit_priv_redis_ask *)first_or_null->self;
+    return call->eval == first_or_null->eval && ask->now_ns == first->now_ns;
 }
 
 /* Are the arguments of two takes the same, but for their keys? */
@@ -5142,32 +5156,57 @@ static void ratelimit_priv_async_ask_map(ratelimit_priv_async_link *link)
     ratelimit_priv_async_push(&link->sent, &link->map);
 }
 
+/* Builds the next command of those that wait on link, for one flight, or for several that merge.
+ * How many. */
+static size_t ratelimit_priv_async_build(ratelimit_priv_async_link *link)
+{
+    ratelimit_priv_redis_conn *text = &link->a->text;
+    ratelimit_priv_async_flight *f = link->waiting.first;
+    ratelimit_priv_redis_call *some[RATELIMIT_PRIV_REDIS_MERGED];
+    size_t n = 0;
+    for (; f && n < RATELIMIT_PRIV_REDIS_MERGED; f = f->next) {
+        if (!ratelimit_priv_redis_merges(&f->call, n ? some[0] : NULL))
+            break;
+        some[n++] = &f->call;
+    }
+    if (n > 1) {
+        ratelimit_priv_redis_build_many(some, n, text);
+        return n;
+    }
+    f = link->waiting.first;
+    f->call.build(&f->call, text);
+    f->skip = f->call.asking;
+    /* Two commands, two replies: hiredis has to be told of each. */
+    if (f->skip && !text->no_memory &&
+        redisAsyncFormattedCommand(link->ac, ratelimit_priv_async_on_reply, NULL,
+                                   "*1\r\n$6\r\nASKING\r\n", 16) != REDIS_OK)
+        text->no_memory = true;
+    return 1;
+}
+
 /* Sends what waits on link. Not from here: answers, or the end of link. */
 static void ratelimit_priv_async_pump(ratelimit_priv_async_link *link)
 {
     ratelimit_redis_async *a = link->a;
-    ratelimit_priv_async_flight *f;
     uint64_t now = ratelimit_clock_ns();
     if (link->state == RATELIMIT_PRIV_ASYNC_DIALED)
         ratelimit_priv_async_login(link);
     if (link->state == RATELIMIT_PRIV_ASYNC_READY && !link->broken) {
         ratelimit_priv_async_ask_map(link);
-        while ((f = link->waiting.first) != NULL) {
-            ratelimit_priv_async_pull(f);
-            f->skip = f->call.asking;
-            f->at_ns = now;
-            f->call.build(&f->call, &a->text);
-            if (f->skip && !a->text.no_memory) {
-                /* Two commands, two replies: hiredis has to be told of each. */
-                if (redisAsyncFormattedCommand(link->ac, ratelimit_priv_async_on_reply, NULL,
-                                               "*1\r\n$6\r\nASKING\r\n", 16) != REDIS_OK)
-                    a->text.no_memory = true;
-            }
-            if (ratelimit_priv_async_append(link)) {
-                ratelimit_priv_async_push(&link->sent, f);
-            } else {
+        while (link->waiting.first) {
+            size_t i, n = ratelimit_priv_async_build(link);
+            bool good = ratelimit_priv_async_append(link);
+            if (!good)
                 ratelimit_priv_redis_say(a->r, "out of memory");
-                ratelimit_priv_async_fail(a, f);
+            for (i = 0; i < n; i++) {
+                ratelimit_priv_async_flight *f = link->waiting.first;
+                ratelimit_priv_async_pull(f);
+                f->call.many = i ? 0 : (uint32_t)n;
+                f->at_ns = now;
+                if (good)
+                    ratelimit_priv_async_push(&link->sent, f);
+                else
+                    ratelimit_priv_async_fail(a, f);
             }
         }
     }
@@ -5254,6 +5293,7 @@ static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, vo
     ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)ac->data;
     ratelimit_redis_async *a = link ? link->a : NULL;
     ratelimit_priv_async_flight *f;
+    size_t i, n;
     (void)privdata;
     if (!a)
         return;
@@ -5267,16 +5307,21 @@ static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, vo
     } else if (f && f->skip) {
         f->skip = false;
     } else if (f) {
-        ratelimit_priv_async_pull(f);
         if (link->stuck)
             ratelimit_priv_async_flush(link);
-        if (f->job)
-            ratelimit_priv_async_on_answer(link, f, (const redisReply *)reply);
-        else
-            ratelimit_priv_async_on_map(link, (const redisReply *)reply);
-        if (!ratelimit_priv_async_has(a, link)) { /* it was found closed */
-            ratelimit_priv_async_leave(a);
-            return;
+        n = f->job ? f->call.many : 1;
+        for (i = 0; i < n; i++) {
+            f = link->sent.first;
+            ratelimit_priv_async_pull(f);
+            if (f->job)
+                ratelimit_priv_async_on_answer(
+                    link, f, ratelimit_priv_redis_part((const redisReply *)reply, n == 1, i));
+            else
+                ratelimit_priv_async_on_map(link, (const redisReply *)reply);
+            if (!ratelimit_priv_async_has(a, link)) { /* it was found closed */
+                ratelimit_priv_async_leave(a);
+                return;
+            }
         }
         if (link->waiting.first)
             ratelimit_priv_async_wake(link);
