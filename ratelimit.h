@@ -117,9 +117,9 @@
    Fixed window. The same bucket, asked at the end of the current window (aligned to the clock's
    origin) instead of now, so that a used-up window leaves nothing over into the next. retry_after
    and reset_after are until that end. reserve and refund are UNSUPPORTED there: the window may have
-   turned. The end of a window is
-   not remembered: when its period is changed, what was spent counts as far as it reaches past the
-   end of the new one; from a window to a bucket, the time to its end counts as spent, too.
+   turned. The end of a window is not remembered: when its period is changed, what was spent counts
+   as far as it reaches past the end of the new one; from a window to a bucket, the time to its end
+   counts as spent, too.
 
    Tier. A local table in front of a store that is far away. Refusals: the store's last answer is
    kept as a debt, which others can only add to, and refuses what it must, for at most trust_ns (so
@@ -4442,8 +4442,7 @@ ratelimit_priv_keyed_at(const ratelimit_table *t, const ratelimit_request *q)
     at.known = at.lease;
     at.known.tag ^= RATELIMIT_PRIV_LEASE_KIND ^ RATELIMIT_PRIV_KNOWN_KIND;
     at.known.tag += at.known.tag == 0;
-    at.known.home = (uint32_t)((uint64_t)at.known.tag * t->lines >> 32);
-    return at;
+    return at; /* both are looked for from the same line on, which mostly has them */
 }
 
 /* ---- entries */
