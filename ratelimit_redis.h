@@ -2005,7 +2005,7 @@ static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redi
     } else {
         node->open--;
     }
-    if (r->cluster) /* whoever is woken may wait for another node */
+    if (r->cluster || why) /* who is woken may wait for another node; all learn of a failure */
         pthread_cond_broadcast(&r->freed);
     else
         pthread_cond_signal(&r->freed);
