@@ -5384,10 +5384,15 @@ RATELIMIT_API void ratelimit_tier_stats(const ratelimit_tier *tier, ratelimit_ti
 
 /* ---- >>implementation: limiter --------------------------------------------------------------- */
 
+static bool ratelimit_priv_has_policy(const ratelimit_limiter *l)
+{
+    return (unsigned)l->on_failure <= RATELIMIT_FAIL_LOCAL &&
+           (l->on_failure != RATELIMIT_FAIL_LOCAL || l->fallback.decide);
+}
+
 RATELIMIT_API ratelimit_status ratelimit_init(ratelimit_limiter *l, ratelimit_store store)
 {
-    if (!l || !store.decide || (unsigned)l->on_failure > RATELIMIT_FAIL_LOCAL ||
-        (l->on_failure == RATELIMIT_FAIL_LOCAL && !l->fallback.decide))
+    if (!l || !store.decide || !ratelimit_priv_has_policy(l))
         return RATELIMIT_BAD_ARGUMENT;
     l->store = store;
     memset(&l->counts, 0, sizeof l->counts);

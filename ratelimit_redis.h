@@ -434,6 +434,10 @@ typedef struct ratelimit_redis_loop {
     void (*timer)(void *self, uint64_t after_ns);
     void *self;
     uint32_t max_requests; /* 0: 10,000; most under way at once */
+    /* NULL, or its failure policy, shadow mode, hook and counters apply to each answer, as to those
+     * of ratelimit_take. Zero it and set these options; its store is not used, so ratelimit_init
+     * need not be called. */
+    ratelimit_limiter *limiter;
 } ratelimit_redis_loop;
 
 /* ratelimit_redis_answers  Is called once for each call of take, take_each or take_all that
@@ -446,7 +450,8 @@ typedef void (*ratelimit_redis_answers)(void *self, const ratelimit_result *res,
  * options  as for ratelimit_redis_open, but pool_size is not used: there is one connection to a
  *          server, or to each node of a cluster
  * loop     copied
- * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach */
+ * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach, or if
+ *          the limiter's on_failure is unknown or RATELIMIT_FAIL_LOCAL without a fallback */
 RATELIMIT_API ratelimit_redis_async *
 ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelimit_redis_loop *loop,
                            ratelimit_status *status_or_null);
@@ -4422,6 +4427,7 @@ typedef struct ratelimit_priv_async_job {
     ratelimit_redis_answers answers;
     void *self;
     size_t count, flights, left; /* left: flights that are not done */
+    ratelimit_mode mode;
     ratelimit_request *req;
     ratelimit_result *res;
     ratelimit_priv_redis_entry *entry;
@@ -4659,6 +4665,17 @@ static void ratelimit_priv_async_destroy(ratelimit_redis_async *a)
     free(a);
 }
 
+/* Redis' answers become the limiter's. */
+static void ratelimit_priv_async_limit(ratelimit_limiter *l, ratelimit_priv_async_job *job)
+{
+    size_t i;
+    if (!l)
+        return;
+    ratelimit_priv_policy(l, job->req, job->res, job->count, job->mode);
+    for (i = 0; i < job->count; i++)
+        (void)ratelimit_priv_finish(l, &job->req[i], &job->res[i], l->shadow);
+}
+
 /* Calls answers: those that are ready now. What is answered without a server meanwhile waits for
  * the next time, or a caller that always asks again would never get out of here. */
 static void ratelimit_priv_async_deliver(ratelimit_redis_async *a)
@@ -4674,6 +4691,7 @@ static void ratelimit_priv_async_deliver(ratelimit_redis_async *a)
         a->ready_count--;
         a->requests -= job->count;
         count -= count != 0;
+        ratelimit_priv_async_limit(a->loop.limiter, job);
         job->answers(job->self, job->res, job->count);
         free(job);
     }
@@ -5420,7 +5438,7 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     ratelimit_status spare, *status = status_or_null ? status_or_null : &spare;
     ratelimit_redis_async *a;
     *status = RATELIMIT_BAD_ARGUMENT;
-    if (!loop || !loop->attach)
+    if (!loop || !loop->attach || (loop->limiter && !ratelimit_priv_has_policy(loop->limiter)))
         return NULL;
     *status = RATELIMIT_NO_MEMORY;
     a = (ratelimit_redis_async *)calloc(1, sizeof *a);
@@ -5488,6 +5506,7 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
     a->requests += count;
     job->answers = answers;
     job->self = self;
+    job->mode = all ? RATELIMIT_ALL : RATELIMIT_EACH;
     job->deadline = ratelimit_priv_redis_deadline(a->r);
     job->prev = a->last;
     if (a->last)

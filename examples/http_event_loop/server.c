@@ -50,8 +50,8 @@ static struct evhttp *http;
 static struct evhttp_bound_socket *bound;
 static struct event *redis_timer, *accept_timer;
 static ratelimit_redis_async *redis; /* NULL: the server is stopping */
+static ratelimit_limiter limiter;    /* its policy, for when Redis fails */
 static ratelimit_limit limit;
-static bool fail_closed;
 static size_t last_answers; /* not sent yet, of those given while stopping */
 
 static const char usage[] =
@@ -119,20 +119,16 @@ static void add_fields(struct evhttp_request *req, const ratelimit_result *res)
 static void answered(void *self, const ratelimit_result *res, size_t count)
 {
     struct evhttp_request *req = (struct evhttp_request *)self;
-    ratelimit_result decided = *res;
-    int status;
+    int status = ratelimit_http_status(res);
     (void)count;
     if (res->status == RATELIMIT_STORE_FAILED) {
         char why[200];
         RATELIMIT_LOG(RATELIMIT_LIMIT(1, RATELIMIT_MINUTE, 1), missed,
                       fprintf(stderr, "http_event_loop: Redis: %s; requests are %s (%lu more)\n",
                               ratelimit_redis_async_error(redis, why, sizeof why),
-                              fail_closed ? "refused" : "let through", (unsigned long)missed));
-        decided.source = RATELIMIT_FROM_POLICY;
-        decided.allowed = !fail_closed;
+                              res->allowed ? "let through" : "refused", (unsigned long)missed));
     }
-    status = ratelimit_http_status(&decided);
-    add_fields(req, &decided);
+    add_fields(req, res);
     reply(req, status,
           status == 200   ? "hello\n"
           : status == 429 ? "too many requests\n"
@@ -274,7 +270,7 @@ static void parse_options(options *o, int argc, char **argv)
             exit(0);
         }
         if (!strcmp(argv[i], "--fail-closed")) {
-            fail_closed = true;
+            limiter.on_failure = RATELIMIT_FAIL_CLOSED; /* open by default */
             continue;
         }
         if (i + 1 == argc)
@@ -298,6 +294,7 @@ static void open_redis(const options *o)
     loop.timer = start_timer;
     loop.self = base;
     loop.max_requests = o->max_requests;
+    loop.limiter = &limiter;
     redis = ratelimit_redis_async_open(&to, &loop, &status);
     if (!redis)
         fail(1, "Redis: %s", ratelimit_status_text(status));

@@ -224,6 +224,8 @@ static void end_loop(world *w)
 }
 #endif
 
+static ratelimit_limiter *limiter; /* of the worlds that begin */
+
 static void begin_with(world *w, const ratelimit_redis_options *options, uint32_t max_requests)
 {
     ratelimit_redis_loop loop;
@@ -243,6 +245,7 @@ static void begin_with(world *w, const ratelimit_redis_options *options, uint32_
     loop.timer = set_timer;
     loop.self = w;
     loop.max_requests = max_requests;
+    loop.limiter = limiter;
     w->a = ratelimit_redis_async_open(&copy, &loop, &status);
     if (w->a == NULL) {
         fprintf(stderr, "open: %s\n", ratelimit_status_text(status));
@@ -803,6 +806,94 @@ static void begin_at(world *w, int port)
     options.timeout_ms = 1000;
     options.cool_down_ms = 1;
     begin_with(w, &options, 0);
+}
+
+static void hooked(void *self, const ratelimit_request *req, const ratelimit_result *res)
+{
+    unsigned *sum = (unsigned *)self;
+    *sum += (unsigned)(req->n * 10 + res->allowed);
+}
+
+/* Each policy where nobody listens: what the answer is, and what is counted. */
+static void the_policy_of_a_limiter_decides_what_redis_could_not(void)
+{
+    static unsigned char memory_of_table[RATELIMIT_TABLE_BYTES(10)];
+    static const ratelimit_limit single = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    ratelimit_failure policy;
+    ratelimit_table *table;
+    CHECK_U64(ratelimit_table_init(&table, memory_of_table, sizeof memory_of_table, NULL),
+              RATELIMIT_OK);
+    for (policy = RATELIMIT_FAIL_OPEN; policy <= RATELIMIT_FAIL_LOCAL;
+         policy = (ratelimit_failure)(policy + 1)) {
+        ratelimit_limiter l;
+        ratelimit_request q[2];
+        ratelimit_counts counts;
+        ratelimit_result res;
+        answer to;
+        world w;
+        fake f;
+        int i;
+        memset(&l, 0, sizeof l);
+        l.on_failure = policy;
+        l.fallback = ratelimit_table_store(table, NULL, NULL);
+        fake_open(&f);
+        close(f.listener);
+        limiter = &l;
+        begin_at(&w, f.port);
+        limiter = NULL;
+        res = take_now(&w, "k", &single);
+        CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
+        CHECK_U64(res.allowed, policy != RATELIMIT_FAIL_CLOSED);
+        CHECK_U64(res.source,
+                  policy == RATELIMIT_FAIL_LOCAL ? RATELIMIT_FROM_FALLBACK : RATELIMIT_FROM_POLICY);
+        for (i = 0; i < 2; i++)
+            q[i] = server_request(i ? "k" : "other", &single, RATELIMIT_TAKE, 1);
+        memset(&to, 0, sizeof to);
+        CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 2, answered, &to), RATELIMIT_OK);
+        settle(&w);
+        CHECK_U64(to.res[0].allowed, policy == RATELIMIT_FAIL_OPEN);
+        CHECK_U64(to.res[1].allowed, policy == RATELIMIT_FAIL_OPEN);
+        ratelimit_limiter_counts(&l, &counts);
+        CHECK_U64(counts.failed, 3);
+        CHECK_U64(counts.allowed, policy == RATELIMIT_FAIL_OPEN ? 3 : res.allowed);
+        CHECK_U64(counts.allowed + counts.refused, 3);
+        end(&w);
+    }
+}
+
+static void shadow_mode_hook_and_counters_of_a_limiter_apply(void)
+{
+    static const ratelimit_limit single = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    ratelimit_redis_loop loop;
+    ratelimit_limiter l;
+    ratelimit_counts counts;
+    ratelimit_status status;
+    ratelimit_result res;
+    unsigned sum = 0;
+    world w;
+    server_flush();
+    memset(&l, 0, sizeof l);
+    l.shadow = true;
+    l.hook = hooked;
+    l.hook_self = &sum;
+    limiter = &l;
+    begin(&w, 5000);
+    limiter = NULL;
+    CHECK_U64(take_now(&w, "k", &single).status, RATELIMIT_OK);
+    res = take_now(&w, "k", &single);
+    CHECK_U64(res.status, RATELIMIT_DENIED);
+    CHECK(res.allowed && res.retry_after_ns > 0);
+    CHECK_U64(sum, 22);
+    ratelimit_limiter_counts(&l, &counts);
+    CHECK_U64(counts.allowed, 2);
+    CHECK_U64(counts.shadow_refused, 1);
+    end(&w);
+    memset(&loop, 0, sizeof loop);
+    loop.attach = attach;
+    loop.limiter = &l;
+    l.on_failure = RATELIMIT_FAIL_LOCAL;
+    CHECK(ratelimit_redis_async_open(NULL, &loop, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT);
 }
 
 static void a_connection_closed_under_way_fails_and_nothing_is_sent_twice(void)
@@ -1579,6 +1670,8 @@ int main(int argc, char **argv)
     RUN(what_the_socket_does_not_take_is_sent_later);
     RUN(a_late_loop_does_not_make_the_server_late);
     RUN(a_connection_killed_between_takes_is_not_seen);
+    RUN(the_policy_of_a_limiter_decides_what_redis_could_not);
+    RUN(shadow_mode_hook_and_counters_of_a_limiter_apply);
     RUN(a_connection_closed_under_way_fails_and_nothing_is_sent_twice);
     RUN(no_signal_comes_of_a_connection_that_broke);
     RUN(where_nobody_listens_takes_fail_at_once_and_say_why);
