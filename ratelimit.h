@@ -5075,6 +5075,16 @@ static void ratelimit_priv_gate_set(ratelimit_tier *tier, bool failed, uint32_t 
         ratelimit_priv_add64(&tier->counts.outages, 1);
 }
 
+/* The store was asked at now and has answered. */
+static void ratelimit_priv_tier_asked(ratelimit_tier *tier, size_t count, size_t failed,
+                                      uint32_t seen, uint64_t now)
+{
+    ratelimit_priv_add64(&tier->counts.stored, count - failed);
+    if (failed == count)
+        now = ratelimit_priv_tier_now(tier); /* it may have taken long */
+    ratelimit_priv_gate_set(tier, failed == count, seen, now);
+}
+
 static void ratelimit_priv_ask(const ratelimit_store *store, const ratelimit_request *req,
                                ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
@@ -5098,10 +5108,7 @@ static void ratelimit_priv_tier_ask(ratelimit_tier *tier, const ratelimit_reques
     ratelimit_priv_ask(&tier->store, req, res, count, mode);
     for (i = 0; i < count; i++)
         failed += res[i].status == RATELIMIT_STORE_FAILED;
-    ratelimit_priv_add64(&tier->counts.stored, count - failed);
-    if (failed == count)
-        now = ratelimit_priv_tier_now(tier); /* it may have taken long */
-    ratelimit_priv_gate_set(tier, failed == count, seen, now);
+    ratelimit_priv_tier_asked(tier, count, failed, seen, now);
 }
 
 /* 1/nodes of a limit. Its interval is nodes times as long and its burst as much smaller, so its
@@ -5175,6 +5182,19 @@ static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_reque
     }
 }
 
+/* The store's answer to what was asked for errand, or its failure, becomes the caller's. */
+static void ratelimit_priv_errand_end(ratelimit_tier *tier, const ratelimit_priv_errand *errand,
+                                      const ratelimit_request *ask, const ratelimit_result *got,
+                                      uint64_t now)
+{
+    ratelimit_limit share;
+    ratelimit_request local;
+    ratelimit_priv_settle(tier, errand, ask, got, now);
+    if (got->status == RATELIMIT_STORE_FAILED)
+        ratelimit_priv_fall_back(tier, errand->req, errand->res, 1, RATELIMIT_EACH, now, &share,
+                                 &local);
+}
+
 /* ---- batches */
 
 /* True if *out is settled: a bad request, an unlimited one, or one answered here. Else *at is where
@@ -5210,9 +5230,8 @@ static RATELIMIT_PRIV_APART void ratelimit_priv_tier_batch(ratelimit_tier *tier,
                                                            uint64_t now)
 {
     ratelimit_priv_errand errand[RATELIMIT_PRIV_TIER_BATCH];
-    ratelimit_request ask[RATELIMIT_PRIV_TIER_BATCH], local;
+    ratelimit_request ask[RATELIMIT_PRIV_TIER_BATCH];
     ratelimit_result got[RATELIMIT_PRIV_TIER_BATCH];
-    ratelimit_limit share;
     size_t i, n = 0;
     for (i = 0; i < count; i++)
         if (!ratelimit_priv_tier_try(tier, &req[i], now, true, &errand[n].at, &res[i])) {
@@ -5221,12 +5240,8 @@ static RATELIMIT_PRIV_APART void ratelimit_priv_tier_batch(ratelimit_tier *tier,
         }
     if (n)
         ratelimit_priv_tier_ask(tier, ask, got, n, RATELIMIT_EACH, now);
-    for (i = 0; i < n; i++) {
-        ratelimit_priv_settle(tier, &errand[i], &ask[i], &got[i], now);
-        if (got[i].status == RATELIMIT_STORE_FAILED)
-            ratelimit_priv_fall_back(tier, errand[i].req, errand[i].res, 1, RATELIMIT_EACH, now,
-                                     &share, &local);
-    }
+    for (i = 0; i < n; i++)
+        ratelimit_priv_errand_end(tier, &errand[i], &ask[i], &got[i], now);
 }
 
 /* All or none: true if a request is known to be refused, so that all are. */
@@ -5287,34 +5302,52 @@ static void ratelimit_priv_tier_learn_all(const ratelimit_tier *tier, const rate
     }
 }
 
-static RATELIMIT_PRIV_APART void ratelimit_priv_tier_all(ratelimit_tier *tier,
-                                                         const ratelimit_request *req,
-                                                         ratelimit_result *res, size_t count,
-                                                         uint64_t now)
+/* All or none: true if it is settled here, else the store is to be asked. */
+static bool ratelimit_priv_tier_all_begin(ratelimit_tier *tier, const ratelimit_request *req,
+                                          ratelimit_result *res, size_t count, uint64_t now,
+                                          ratelimit_priv_errand *errand)
 {
-    ratelimit_priv_errand errand[RATELIMIT_MAX_ALL];
-    ratelimit_request local[RATELIMIT_MAX_ALL];
-    ratelimit_limit share[RATELIMIT_MAX_ALL];
     ratelimit_priv_kept e;
     ratelimit_priv_lease lease;
     size_t i;
-    bool failed = false;
-    if (count > RATELIMIT_MAX_ALL) {
-        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
-        return;
-    }
     if (ratelimit_priv_tier_none(tier, req, res, count, now, errand))
-        return;
+        return true;
     for (i = 0; i < count; i++)
         if (errand[i].at.lease.block)
             (void)ratelimit_priv_errand_start(tier, &errand[i], &req[i], &res[i], now, &e, &lease);
-    ratelimit_priv_tier_ask(tier, req, res, count, RATELIMIT_ALL, now);
+    return false;
+}
+
+static void ratelimit_priv_tier_all_end(ratelimit_tier *tier, const ratelimit_request *req,
+                                        ratelimit_result *res, size_t count, uint64_t now,
+                                        const ratelimit_priv_errand *errand)
+{
+    ratelimit_request local[RATELIMIT_MAX_ALL];
+    ratelimit_limit share[RATELIMIT_MAX_ALL];
+    size_t i;
+    bool failed = false;
     for (i = 0; i < count; i++)
         failed = failed || res[i].status == RATELIMIT_STORE_FAILED;
     if (failed)
         ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL, now, share, local);
     else
         ratelimit_priv_tier_learn_all(tier, req, res, count, now, errand);
+}
+
+static RATELIMIT_PRIV_APART void ratelimit_priv_tier_all(ratelimit_tier *tier,
+                                                         const ratelimit_request *req,
+                                                         ratelimit_result *res, size_t count,
+                                                         uint64_t now)
+{
+    ratelimit_priv_errand errand[RATELIMIT_MAX_ALL];
+    if (count > RATELIMIT_MAX_ALL) {
+        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+        return;
+    }
+    if (ratelimit_priv_tier_all_begin(tier, req, res, count, now, errand))
+        return;
+    ratelimit_priv_tier_ask(tier, req, res, count, RATELIMIT_ALL, now);
+    ratelimit_priv_tier_all_end(tier, req, res, count, now, errand);
 }
 
 static void ratelimit_priv_tier_decide(void *self, const ratelimit_request *req,
