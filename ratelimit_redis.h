@@ -438,6 +438,10 @@ typedef struct ratelimit_redis_loop {
      * of ratelimit_take. Zero it and set these options; its store is not used, so ratelimit_init
      * need not be called. */
     ratelimit_limiter *limiter;
+    /* NULL, or a tier in front: what its table knows is answered without Redis (refusals, leases,
+     * and all while Redis fails, if nodes is set). Zero it and set its table and options; its store
+     * is not used. */
+    ratelimit_tier *tier;
 } ratelimit_redis_loop;
 
 /* ratelimit_redis_answers  Is called once for each call of take, take_each or take_all that
@@ -450,8 +454,9 @@ typedef void (*ratelimit_redis_answers)(void *self, const ratelimit_result *res,
  * options  as for ratelimit_redis_open, but pool_size is not used: there is one connection to a
  *          server, or to each node of a cluster
  * loop     copied
- * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach, or if
- *          the limiter's on_failure is unknown or RATELIMIT_FAIL_LOCAL without a fallback */
+ * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach, the
+ *          limiter's on_failure is unknown or RATELIMIT_FAIL_LOCAL without a fallback, or the tier
+ *          has no table */
 RATELIMIT_API ratelimit_redis_async *
 ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelimit_redis_loop *loop,
                            ratelimit_status *status_or_null);
@@ -4430,6 +4435,12 @@ typedef struct ratelimit_priv_async_job {
     ratelimit_mode mode;
     ratelimit_request *req;
     ratelimit_result *res;
+    bool tiered; /* a tier is in front, and */
+    bool out;    /* lets Redis be asked */
+    uint32_t gate;
+    uint64_t asked_ns;        /* of the tier's clock */
+    ratelimit_request *asked; /* of Redis */
+    ratelimit_priv_errand *errand; /* req is NULL if nothing is */
     ratelimit_priv_redis_entry *entry;
     ratelimit_priv_redis_ask *ask;
     ratelimit_priv_async_flight *flight;
@@ -4530,9 +4541,10 @@ static size_t ratelimit_priv_async_room(size_t *size, size_t count, size_t bytes
 /* A job with copies of count requests and their keys, but not yet of their limits; NULL if there is
  * no memory. */
 static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_request *req,
-                                                             size_t count, size_t flights)
+                                                             size_t count, size_t flights,
+                                                             bool has_tier)
 {
-    size_t size = 0, keys = 0, at[6], i;
+    size_t size = 0, keys = 0, at[8], i, errands = has_tier ? count : 0;
     ratelimit_priv_async_job *job;
     char *base;
     for (i = 0; i < count; i++) {
@@ -4547,7 +4559,9 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     at[2] = ratelimit_priv_async_room(&size, count, sizeof *job->entry);
     at[3] = ratelimit_priv_async_room(&size, flights, sizeof *job->ask);
     at[4] = ratelimit_priv_async_room(&size, flights, sizeof *job->flight);
-    at[5] = ratelimit_priv_async_room(&size, keys, 1);
+    at[5] = ratelimit_priv_async_room(&size, errands, sizeof *job->asked);
+    at[6] = ratelimit_priv_async_room(&size, errands, sizeof *job->errand);
+    at[7] = ratelimit_priv_async_room(&size, keys, 1);
     base = (char *)malloc(size);
     if (!base)
         return NULL;
@@ -4560,7 +4574,9 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     job->entry = (ratelimit_priv_redis_entry *)(void *)(base + at[2]);
     job->ask = (ratelimit_priv_redis_ask *)(void *)(base + at[3]);
     job->flight = (ratelimit_priv_async_flight *)(void *)(base + at[4]);
-    job->keys = base + at[5];
+    job->asked = (ratelimit_request *)(void *)(base + at[5]);
+    job->errand = (ratelimit_priv_errand *)(void *)(base + at[6]);
+    job->keys = base + at[7];
     memset(job->flight, 0, flights * sizeof *job->flight);
     for (i = 0, keys = 0; i < count; i++) {
         job->req[i] = req[i];
@@ -4573,9 +4589,91 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     return job;
 }
 
+/* ---- a tier in front ---- */
+
+/* Number i is to be asked, as asked says; it may not be, then it has failed. */
+static void ratelimit_priv_async_tier_ask(ratelimit_priv_async_job *job, size_t i)
+{
+    ratelimit_priv_redis_entry *e = &job->entry[i];
+    ratelimit_limit limit = e->limit;
+    if (!job->out) {
+        ratelimit_priv_answer(&job->res[i], RATELIMIT_STORE_FAILED);
+        return;
+    }
+    job->asked[i].limit = &limit;
+    ratelimit_priv_redis_prepare(e, &job->asked[i], &job->res[i]);
+    job->asked[i].limit = &e->limit;
+}
+
+/* Answers what the tier can, and says what is to be asked. Batches with a mistake are not for it:
+ * nothing of them is charged. */
+static void ratelimit_priv_async_tier_begin(ratelimit_tier *tier, ratelimit_priv_async_job *job)
+{
+    uint64_t now = job->asked_ns = ratelimit_priv_tier_now(tier);
+    bool all = job->mode == RATELIMIT_ALL, here = false, any = false;
+    size_t i;
+    for (i = 0; i < job->count; i++)
+        if (all && job->entry[i].settled)
+            return;
+    job->tiered = true;
+    if (all)
+        here = ratelimit_priv_tier_all_begin(tier, job->req, job->res, job->count, now,
+                                             job->errand);
+    for (i = 0; i < job->count; i++) {
+        ratelimit_priv_errand *errand = &job->errand[i];
+        job->asked[i] = job->req[i];
+        errand->req = NULL;
+        if (all ? here
+                : job->entry[i].settled || ratelimit_priv_tier_try(tier, &job->req[i], now, true,
+                                                                   &errand->at, &job->res[i]))
+            continue;
+        if (!all)
+            ratelimit_priv_send(tier, errand, &job->req[i], &job->res[i], now, &job->asked[i]);
+        errand->req = &job->req[i];
+        any = true;
+    }
+    job->out = any && ratelimit_priv_gate_pass(tier, now, &job->gate);
+    if (job->out)
+        ratelimit_priv_add64(&tier->counts.calls, 1);
+    for (i = 0; i < job->count; i++)
+        if (job->errand[i].req)
+            ratelimit_priv_async_tier_ask(job, i);
+}
+
+/* Redis has answered, or it has failed, or nobody waits for it any more. */
+static void ratelimit_priv_async_tier_end(ratelimit_tier *tier, ratelimit_priv_async_job *job)
+{
+    size_t i, asked = 0, failed = 0;
+    bool canceled = job->res[0].status == RATELIMIT_CANCELED;
+    for (i = 0; i < job->count; i++)
+        if (job->errand[i].req) {
+            asked++;
+            failed += job->res[i].status == RATELIMIT_STORE_FAILED;
+        }
+    if (!asked)
+        return;
+    if (job->out && !canceled)
+        ratelimit_priv_tier_asked(tier, asked, failed, job->gate, job->asked_ns);
+    if (job->mode == RATELIMIT_ALL) {
+        if (!canceled)
+            ratelimit_priv_tier_all_end(tier, job->req, job->res, job->count, job->asked_ns,
+                                        job->errand);
+        return;
+    }
+    for (i = 0; i < job->count; i++) {
+        ratelimit_result got = job->res[i];
+        if (job->errand[i].req && canceled)
+            ratelimit_priv_lease_lose(tier, &job->errand[i], job->asked_ns);
+        else if (job->errand[i].req)
+            ratelimit_priv_errand_end(tier, &job->errand[i], &job->asked[i], &got, job->asked_ns);
+    }
+}
+
 /* From those under way to those that are to be answered. */
 static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
+    if (job->tiered)
+        ratelimit_priv_async_tier_end(a->loop.tier, job);
     if (job->prev)
         job->prev->next = job->next;
     else
@@ -5438,7 +5536,8 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     ratelimit_status spare, *status = status_or_null ? status_or_null : &spare;
     ratelimit_redis_async *a;
     *status = RATELIMIT_BAD_ARGUMENT;
-    if (!loop || !loop->attach || (loop->limiter && !ratelimit_priv_has_policy(loop->limiter)))
+    if (!loop || !loop->attach || (loop->tier && !loop->tier->table) ||
+        (loop->limiter && !ratelimit_priv_has_policy(loop->limiter)))
         return NULL;
     *status = RATELIMIT_NO_MEMORY;
     a = (ratelimit_redis_async *)calloc(1, sizeof *a);
@@ -5468,10 +5567,15 @@ static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_
         ratelimit_priv_redis_prepare(&job->entry[i], &job->req[i], &job->res[i]);
         job->req[i].limit = &job->entry[i].limit; /* the caller's may go */
     }
+    if (a->loop.tier)
+        ratelimit_priv_async_tier_begin(a->loop.tier, job);
     job->left = 1; /* so that it stays until all are out */
     for (i = 0; i < job->flights; i++) {
         ratelimit_priv_async_flight *f = &job->flight[i];
         f->job = job;
+        f->call.done = true;
+        if (job->tiered && !(job->out && job->errand[i].req))
+            continue;
         if (!ratelimit_priv_redis_start(r, &job->ask[i], &f->call, &job->entry[i],
                                         job->count / job->flights, all, now_ns))
             continue;
@@ -5500,7 +5604,7 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
         return RATELIMIT_CANCELED;
     if (count > a->loop.max_requests - a->requests)
         return RATELIMIT_BUSY;
-    job = ratelimit_priv_async_job_of(req, count, all ? 1 : count);
+    job = ratelimit_priv_async_job_of(req, count, all ? 1 : count, a->loop.tier != NULL);
     if (!job)
         return RATELIMIT_NO_MEMORY;
     a->requests += count;

@@ -224,7 +224,9 @@ static void end_loop(world *w)
 }
 #endif
 
-static ratelimit_limiter *limiter; /* of the worlds that begin */
+/* Of the worlds that begin. */
+static ratelimit_limiter *limiter;
+static ratelimit_tier *tier;
 
 static void begin_with(world *w, const ratelimit_redis_options *options, uint32_t max_requests)
 {
@@ -246,6 +248,7 @@ static void begin_with(world *w, const ratelimit_redis_options *options, uint32_
     loop.self = w;
     loop.max_requests = max_requests;
     loop.limiter = limiter;
+    loop.tier = tier;
     w->a = ratelimit_redis_async_open(&copy, &loop, &status);
     if (w->a == NULL) {
         fprintf(stderr, "open: %s\n", ratelimit_status_text(status));
@@ -896,6 +899,183 @@ static void shadow_mode_hook_and_counters_of_a_limiter_apply(void)
     CHECK_U64(status, RATELIMIT_BAD_ARGUMENT);
 }
 
+/* ---- with a tier in front -------------------------------------------------------------------- */
+
+static unsigned char tier_memory[RATELIMIT_TABLE_BYTES(300)];
+static ratelimit_tier front;
+
+/* A world with an empty tier in front. */
+static void begin_tier(world *w, int port, uint32_t lease_percent, uint32_t nodes)
+{
+    memset(&front, 0, sizeof front);
+    CHECK_U64(ratelimit_table_init(&front.table, tier_memory, sizeof tier_memory, NULL),
+              RATELIMIT_OK);
+    front.lease_percent = lease_percent;
+    front.nodes = nodes;
+    front.trust_ns = front.lease_ns = RATELIMIT_MINUTE;
+    tier = &front;
+    begin_at(w, port);
+    tier = NULL;
+}
+
+static void a_key_known_to_be_refused_costs_no_round_trips(void)
+{
+    static answer to[100];
+    ratelimit_tier_counts counts;
+    ratelimit_request q[2];
+    int i;
+    world w;
+    server_flush();
+    begin_tier(&w, server_port(), 0, 0);
+    for (i = 0; i < 100; i++)
+        CHECK_U64(take_now(&w, "k", &hourly).remaining, 99 - i);
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_DENIED);
+    CHECK(server_do(server_port(), "CONFIG RESETSTAT"));
+    for (i = 0; i < 100; i++)
+        ask(&w, "k", &hourly, &to[i]);
+    settle(&w);
+    for (i = 0; i < 100; i++) {
+        CHECK_U64(to[i].calls, 1);
+        CHECK_U64(to[i].res[0].status, RATELIMIT_DENIED);
+        CHECK_U64(to[i].res[0].source, RATELIMIT_FROM_REFUSAL_CACHE);
+    }
+    q[0] = server_request("new", &hourly, RATELIMIT_TAKE, 1);
+    q[1] = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+    CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 2, answered, &to[0]), RATELIMIT_OK);
+    settle(&w);
+    CHECK(!to[0].res[0].allowed && !to[0].res[1].allowed);
+    CHECK_U64(server_scripts(server_port()), 0);
+    CHECK_U64(ratelimit_redis_async_take_each(w.a, q, 2, answered, &to[0]), RATELIMIT_OK);
+    settle(&w);
+    CHECK(to[0].res[0].allowed && !to[0].res[1].allowed);
+    CHECK_U64(server_scripts(server_port()), 1);
+    ratelimit_tier_stats(&front, &counts);
+    CHECK_U64(counts.refused, 103);
+    CHECK_U64(counts.stored, 101);
+    q[0] = server_request("k", &hourly, RATELIMIT_RESET, 0);
+    CHECK_U64(ratelimit_redis_async_take(w.a, q, answered, &to[0]), RATELIMIT_OK);
+    settle(&w);
+    CHECK_U64(take_now(&w, "k", &hourly).remaining, 99);
+    q[1].n = 0;
+    CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 2, answered, &to[0]), RATELIMIT_OK);
+    settle(&w);
+    CHECK_U64(to[0].res[1].status, RATELIMIT_BAD_COUNT);
+    end(&w);
+}
+
+/* Many at once, of whom one asks for a lease, and in turn: exactly what is there is given out. */
+static void leases_serve_a_key_and_never_more_than_its_limit(void)
+{
+    static const ratelimit_limit big = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 2000);
+    static answer to[50];
+    ratelimit_tier_counts counts;
+    unsigned round, i, allowed = 0;
+    world w;
+    server_flush();
+    begin_tier(&w, server_port(), 10, 0);
+    for (round = 0; round < 60; round++) {
+        for (i = 0; i < 50; i++)
+            ask(&w, "k", &big, &to[i]);
+        settle(&w);
+        for (i = 0; i < 50; i++) {
+            CHECK_U64(to[i].calls, 1);
+            allowed += to[i].res[0].allowed;
+        }
+    }
+    CHECK_U64(allowed, 2000);
+    ratelimit_tier_stats(&front, &counts);
+    CHECK(counts.leased > 1500 && counts.refused > 900 && counts.calls < 500);
+    CHECK_U64(counts.leased + counts.refused + counts.stored, 3000);
+    end(&w);
+}
+
+/* What Redis was asked for may have been charged: a lease that was on its way is not served. */
+static void a_lease_on_its_way_when_all_is_closed_is_lost(bool sent)
+{
+    static const ratelimit_limit big = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 2000);
+    ratelimit_redis_options options = server_options();
+    ratelimit_store store;
+    ratelimit_result res;
+    ratelimit_redis *r;
+    answer to;
+    unsigned i, allowed = 0;
+    world w;
+    server_flush();
+    begin_tier(&w, server_port(), 50, 0);
+    for (i = 0; i < 20; i++)
+        allowed += take_now(&w, "k", &big).allowed;
+    for (;;) {
+        ask(&w, "k", &big, &to);
+        if (ratelimit_redis_async_next_deadline(w.a) != 0)
+            break; /* not answered here */
+        settle(&w);
+        allowed++;
+    }
+    kill(server_number("REDIS_PID"), SIGSTOP);
+    if (sent)
+        turn_now(&w);
+    CHECK_U64(ratelimit_redis_async_under_way(w.a), 1);
+    end(&w);
+    kill(server_number("REDIS_PID"), SIGCONT);
+    CHECK_U64(to.calls, 1);
+    CHECK_U64(to.res[0].status, RATELIMIT_CANCELED);
+    r = server_open(&options);
+    front.store = ratelimit_redis_store(r);
+    store = ratelimit_tier_store(&front);
+    for (i = 0; i < 4000; i++) {
+        ratelimit_request q = server_request("k", &big, RATELIMIT_TAKE, 1);
+        store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+        allowed += res.allowed;
+    }
+    CHECK(sent ? allowed <= 2000 && allowed > 900 : allowed == 2000);
+    ratelimit_redis_close(r);
+}
+
+static void a_lease_asked_for_when_all_is_closed_is_lost(void)
+{
+    a_lease_on_its_way_when_all_is_closed_is_lost(true);
+}
+
+static void a_lease_not_yet_asked_for_when_all_is_closed_costs_nothing(void)
+{
+    a_lease_on_its_way_when_all_is_closed_is_lost(false);
+}
+
+static void a_tier_decides_while_redis_fails(void)
+{
+    static const ratelimit_limit four = RATELIMIT_LIMIT(4, RATELIMIT_HOUR, 4);
+    ratelimit_tier_counts counts;
+    ratelimit_request q[2];
+    ratelimit_result res;
+    answer to;
+    world w;
+    fake f;
+    int i;
+    fake_open(&f);
+    close(f.listener);
+    begin_tier(&w, f.port, 0, 2);
+    for (i = 0; i < 5; i++) {
+        res = take_now(&w, "k", &four);
+        CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
+        CHECK_U64(res.source, RATELIMIT_FROM_FALLBACK);
+        CHECK_U64(res.allowed, i < 2);
+    }
+    q[0] = server_request("other", &four, RATELIMIT_TAKE, 1);
+    q[1] = server_request("k", &four, RATELIMIT_TAKE, 1);
+    memset(&to, 0, sizeof to);
+    CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 2, answered, &to), RATELIMIT_OK);
+    settle(&w);
+    CHECK(!to.res[0].allowed && !to.res[1].allowed);
+    CHECK_U64(ratelimit_redis_async_take_each(w.a, q, 2, answered, &to), RATELIMIT_OK);
+    settle(&w);
+    CHECK(to.res[0].allowed && !to.res[1].allowed);
+    ratelimit_tier_stats(&front, &counts);
+    CHECK_U64(counts.fallback, 9);
+    CHECK_U64(counts.outages, 1);
+    CHECK(counts.calls < 7); /* it is left alone for a while */
+    end(&w);
+}
+
 static void a_connection_closed_under_way_fails_and_nothing_is_sent_twice(void)
 {
     static const ratelimit_limit wide = RATELIMIT_WINDOW(100, RATELIMIT_HOUR);
@@ -1401,21 +1581,31 @@ static void next_deadline_says_when_tick_is_due(void)
 }
 
 /* Everything at random. Under way at the end is nothing, and each call was answered once. */
-static void whatever_happens_each_call_is_answered_once(void)
+static void whatever_happens_each_call_is_answered_once_within_the_limit(void)
 {
     static answer to[4000];
+    static unsigned char of[4000];
     int round;
     for (round = 0; round < 12; round++) {
+        unsigned allowed[20] = {0};
         size_t count = 0, i;
         world w;
         server_flush();
-        begin(&w, 40);
+        if (round % 2) {
+            begin_tier(&w, server_port(), 40, 0);
+            w.a->r->timeout_ns = 40 * RATELIMIT_MILLISECOND;
+        } else {
+            begin(&w, 40);
+        }
         for (i = 0; i < 150; i++) {
             char key[2] = "a";
             size_t n = check_below(20);
-            key[0] = (char)('a' + check_below(20));
-            for (; n && count < 4000; n--, count++)
+            size_t of_key = check_below(20);
+            key[0] = (char)('a' + of_key);
+            for (; n && count < 4000; n--, count++) {
+                of[count] = (unsigned char)of_key;
                 ask(&w, key, &hourly, &to[count]);
+            }
             if (check_below(12) == 0)
                 server_int(server_port(), "CLIENT KILL TYPE normal SKIPME yes");
             if (check_below(20) == 0)
@@ -1434,8 +1624,12 @@ static void whatever_happens_each_call_is_answered_once(void)
         if (check_below(2))
             settle(&w);
         end(&w);
-        for (i = 0; i < count; i++)
+        for (i = 0; i < count; i++) {
             CHECK_U64(to[i].calls, 1);
+            allowed[of[i]] += to[i].res[0].allowed;
+        }
+        for (i = 0; i < 20; i++)
+            CHECK(allowed[i] <= 100);
     }
 }
 
@@ -1672,6 +1866,11 @@ int main(int argc, char **argv)
     RUN(a_connection_killed_between_takes_is_not_seen);
     RUN(the_policy_of_a_limiter_decides_what_redis_could_not);
     RUN(shadow_mode_hook_and_counters_of_a_limiter_apply);
+    RUN(a_key_known_to_be_refused_costs_no_round_trips);
+    RUN(leases_serve_a_key_and_never_more_than_its_limit);
+    RUN(a_lease_asked_for_when_all_is_closed_is_lost);
+    RUN(a_lease_not_yet_asked_for_when_all_is_closed_costs_nothing);
+    RUN(a_tier_decides_while_redis_fails);
     RUN(a_connection_closed_under_way_fails_and_nothing_is_sent_twice);
     RUN(no_signal_comes_of_a_connection_that_broke);
     RUN(where_nobody_listens_takes_fail_at_once_and_say_why);
@@ -1685,7 +1884,7 @@ int main(int argc, char **argv)
     RUN(answers_may_take_again);
     RUN(answers_that_retry_at_once_leave_the_loop_its_turns);
     RUN(next_deadline_says_when_tick_is_due);
-    RUN(whatever_happens_each_call_is_answered_once);
+    RUN(whatever_happens_each_call_is_answered_once_within_the_limit);
     if (getenv("CLUSTER_PORTS")) {
         RUN(in_a_cluster_each_key_is_taken_where_it_is);
         RUN(a_slot_on_its_way_is_asked_for_at_both_ends);
