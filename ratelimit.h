@@ -4726,18 +4726,22 @@ static bool ratelimit_priv_local(ratelimit_tier *tier, const ratelimit_priv_keye
 
 /* ---- before and after the store is asked */
 
-/* Forgets what is known of a key, or its lease, also that of one who is asking for it just now. */
-static void ratelimit_priv_forget(const ratelimit_tier *tier, const ratelimit_priv_place *at,
-                                  bool is_lease, uint64_t now)
+/* Ends what a request ends: a refund and a reset what is known of the key, a block and a reset its
+ * lease; each of them what others are asking for just now. */
+static void ratelimit_priv_forget(const ratelimit_tier *tier, const ratelimit_priv_keyed *keyed,
+                                  ratelimit_op op, bool is_lease, uint64_t now)
 {
+    const ratelimit_priv_place *at = is_lease ? &keyed->lease : &keyed->known;
     ratelimit_priv_kept e;
     uint32_t tries = 100;
     while (tries-- && ratelimit_priv_kept_read(tier->table, at, &e)) {
         ratelimit_bucket b = {0, 0};
         if (is_lease) {
             ratelimit_priv_lease lease = ratelimit_priv_lease_read(tier, &e.b, now);
-            lease.age = ratelimit_priv_keep(tier);
-            lease.left = 0;
+            if (op != RATELIMIT_REFUND || lease.age > ratelimit_priv_keep(tier)) {
+                lease.age = ratelimit_priv_keep(tier);
+                lease.left = 0;
+            }
             lease.asking = false;
             lease.turn++;
             b = ratelimit_priv_lease_save(tier, &lease, now);
@@ -4745,6 +4749,15 @@ static void ratelimit_priv_forget(const ratelimit_tier *tier, const ratelimit_pr
         if (ratelimit_priv_kept_swap(tier->table, at, &e, &b))
             return;
     }
+}
+
+static void ratelimit_priv_tier_end(const ratelimit_tier *tier, const ratelimit_priv_keyed *at,
+                                    ratelimit_op op, uint64_t now)
+{
+    if (op == RATELIMIT_REFUND || op == RATELIMIT_RESET)
+        ratelimit_priv_forget(tier, at, op, false, now);
+    if (op >= RATELIMIT_REFUND)
+        ratelimit_priv_forget(tier, at, op, true, now);
 }
 
 /* The largest lease under l, 0 for none. */
@@ -4814,9 +4827,9 @@ static bool ratelimit_priv_errand_start(const ratelimit_tier *tier, ratelimit_pr
     errand->turn = 64; /* none */
     errand->marked = errand->netted = false;
     if (q->op == RATELIMIT_REFUND || q->op == RATELIMIT_RESET)
-        ratelimit_priv_forget(tier, &errand->at.known, false, now);
+        ratelimit_priv_forget(tier, &errand->at, q->op, false, now);
     if (q->op == RATELIMIT_BLOCK || q->op == RATELIMIT_RESET)
-        ratelimit_priv_forget(tier, &errand->at.lease, true, now);
+        ratelimit_priv_forget(tier, &errand->at, q->op, true, now);
     if (!ratelimit_priv_kept_read(tier->table, &errand->at.lease, e))
         return false;
     *lease = ratelimit_priv_lease_read(tier, &e->b, now);
@@ -4849,7 +4862,9 @@ static void ratelimit_priv_send(const ratelimit_tier *tier, ratelimit_priv_erran
     errand->size = ratelimit_priv_lease_size(tier, &lease, cap);
     want = UINT64_C(1) << errand->size;
     want = q->op == RATELIMIT_TAKE_UP_TO ? q->n : want < cap ? want : cap;
-    if ((lease.asking && lease.age <= ratelimit_priv_keep(tier)) || held >= q->n ||
+    want = want > q->n ? want : q->n;
+    want = want > held ? want : held + 1; /* all is here, but nothing known any more */
+    if ((lease.asking && lease.age <= ratelimit_priv_keep(tier)) ||
         (!held && (q->op == RATELIMIT_TAKE_UP_TO || want <= q->n)) ||
         !ratelimit_priv_lease_mark(tier, errand, &e, lease, l, now))
         return;
@@ -4857,7 +4872,7 @@ static void ratelimit_priv_send(const ratelimit_tier *tier, ratelimit_priv_erran
     errand->netted = true;
     if (want > q->n)
         ask->op = RATELIMIT_TAKE_UP_TO;
-    ask->n = (want > q->n ? want : q->n) - held;
+    ask->n = want - held;
 }
 
 /* Did the window end between two known entries? Their ends are off by the store's delay. */
@@ -4913,6 +4928,24 @@ static void ratelimit_priv_note_answer(const ratelimit_tier *tier,
         ratelimit_priv_kept_put(t, &errand->at.known, b, now);
     }
     ratelimit_priv_unlock_block(t, errand->at.lease.block, word);
+}
+
+/* errand[0] has done what ends others: they may have asked meanwhile. What comes after it in the
+ * batch came after it at the store, too. */
+static void ratelimit_priv_ended(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
+                                 size_t count, uint64_t now)
+{
+    ratelimit_priv_kept e;
+    size_t i;
+    uint32_t turn;
+    ratelimit_priv_tier_end(tier, &errand->at, errand->req->op, now);
+    if (!ratelimit_priv_kept_read(tier->table, &errand->at.lease, &e))
+        return;
+    turn = ratelimit_priv_lease_read(tier, &e.b, now).turn;
+    for (i = 0; i < count; i++)
+        if (errand[i].at.lease.block == errand->at.lease.block &&
+            errand[i].at.lease.tag == errand->at.lease.tag && errand[i].turn == ((turn - 1) & 63))
+            errand[i].turn = turn;
 }
 
 /* What the store answered to n tokens (as they were sent) is kept, if it tells anything. */
@@ -4974,6 +5007,14 @@ static uint64_t ratelimit_priv_net(const ratelimit_priv_errand *errand, const ra
     return left;
 }
 
+/* A peek at no more than the lease holds. */
+static void ratelimit_priv_peeked(const ratelimit_priv_errand *errand)
+{
+    errand->res->allowed = true;
+    errand->res->status = RATELIMIT_OK;
+    errand->res->retry_after_ns = 0;
+}
+
 /* The store's answer to what was asked becomes the caller's. */
 static void ratelimit_priv_settle(const ratelimit_tier *tier, const ratelimit_priv_errand *errand,
                                   const ratelimit_request *ask, const ratelimit_result *r,
@@ -4989,7 +5030,9 @@ static void ratelimit_priv_settle(const ratelimit_tier *tier, const ratelimit_pr
     }
     if (errand->marked)
         left = ratelimit_priv_net(errand, l, ask, r, now);
-    else if (errand->netted)
+    else if (errand->netted && errand->held >= ratelimit_priv_tokens(errand->req))
+        ratelimit_priv_peeked(errand);
+    if (!errand->marked && errand->netted)
         ratelimit_priv_add_left(errand->res, errand->held);
     ratelimit_priv_learn(tier, errand, l, r, ratelimit_priv_tokens(ask), left, now);
 }
@@ -5182,13 +5225,16 @@ static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_reque
     }
 }
 
-/* The store's answer to what was asked for errand, or its failure, becomes the caller's. */
-static void ratelimit_priv_errand_end(ratelimit_tier *tier, const ratelimit_priv_errand *errand,
-                                      const ratelimit_request *ask, const ratelimit_result *got,
-                                      uint64_t now)
+/* The store's answer to what was asked for errand, the first of more, or its failure, becomes the
+ * caller's. */
+static void ratelimit_priv_errand_end(ratelimit_tier *tier, ratelimit_priv_errand *errand,
+                                      size_t more, const ratelimit_request *ask,
+                                      const ratelimit_result *got, uint64_t now)
 {
     ratelimit_limit share;
     ratelimit_request local;
+    if (ask->op >= RATELIMIT_REFUND && got->allowed)
+        ratelimit_priv_ended(tier, errand, more, now);
     ratelimit_priv_settle(tier, errand, ask, got, now);
     if (got->status == RATELIMIT_STORE_FAILED)
         ratelimit_priv_fall_back(tier, errand->req, errand->res, 1, RATELIMIT_EACH, now, &share,
@@ -5241,7 +5287,20 @@ static RATELIMIT_PRIV_APART void ratelimit_priv_tier_batch(ratelimit_tier *tier,
     if (n)
         ratelimit_priv_tier_ask(tier, ask, got, n, RATELIMIT_EACH, now);
     for (i = 0; i < n; i++)
-        ratelimit_priv_errand_end(tier, &errand[i], &ask[i], &got[i], now);
+        ratelimit_priv_errand_end(tier, &errand[i], n - i, &ask[i], &got[i], now);
+}
+
+/* Does a refund or a reset of the key of number i come earlier in the batch? */
+static bool ratelimit_priv_given(const ratelimit_priv_errand *errand, const ratelimit_request *req,
+                                 size_t i)
+{
+    size_t j;
+    for (j = 0; j < i; j++)
+        if ((req[j].op == RATELIMIT_REFUND || req[j].op == RATELIMIT_RESET) &&
+            errand[i].at.lease.block && errand[j].at.lease.block == errand[i].at.lease.block &&
+            errand[j].at.lease.tag == errand[i].at.lease.tag)
+            return true;
+    return false;
 }
 
 /* All or none: true if a request is known to be refused, so that all are. */
@@ -5258,6 +5317,7 @@ static bool ratelimit_priv_tier_none(ratelimit_tier *tier, const ratelimit_reque
             res[i].limit = req[i].limit->burst;
         }
         sound = sound && (res[i].allowed || res[i].source == RATELIMIT_FROM_REFUSAL_CACHE);
+        sound = sound && (res[i].allowed || !ratelimit_priv_given(errand, req, i));
         refused = refused || !res[i].allowed;
         longest = res[i].retry_after_ns > longest ? res[i].retry_after_ns : longest;
     }
@@ -5286,7 +5346,7 @@ static bool ratelimit_priv_repeated(const ratelimit_priv_errand *errand, size_t 
  * stand, and of them not those that count what came before them in the batch. */
 static void ratelimit_priv_tier_learn_all(const ratelimit_tier *tier, const ratelimit_request *req,
                                           const ratelimit_result *res, size_t count, uint64_t now,
-                                          const ratelimit_priv_errand *errand)
+                                          ratelimit_priv_errand *errand)
 {
     bool done = true;
     size_t i;
@@ -5295,6 +5355,8 @@ static void ratelimit_priv_tier_learn_all(const ratelimit_tier *tier, const rate
     for (i = 0; i < count; i++) {
         ratelimit_limit made;
         const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
+        if (errand[i].at.lease.block && done && req[i].op >= RATELIMIT_REFUND)
+            ratelimit_priv_ended(tier, &errand[i], count - i, now);
         if (errand[i].at.lease.block &&
             (done || (res[i].status != RATELIMIT_OK && !ratelimit_priv_repeated(errand, i))))
             ratelimit_priv_learn(tier, &errand[i], l, &res[i], ratelimit_priv_tokens(&req[i]), 0,
@@ -5320,7 +5382,7 @@ static bool ratelimit_priv_tier_all_begin(ratelimit_tier *tier, const ratelimit_
 
 static void ratelimit_priv_tier_all_end(ratelimit_tier *tier, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, uint64_t now,
-                                        const ratelimit_priv_errand *errand)
+                                        ratelimit_priv_errand *errand)
 {
     ratelimit_request local[RATELIMIT_MAX_ALL];
     ratelimit_limit share[RATELIMIT_MAX_ALL];
@@ -5546,16 +5608,19 @@ typedef struct ratelimit_priv_waiting {
     ratelimit_limiter *l;
     ratelimit_clock clock;
     void *clock_self;
-    uint64_t start, slept;
+    uint64_t start, slept, elapsed;
 } ratelimit_priv_waiting;
 
-static uint64_t ratelimit_priv_elapsed(const ratelimit_priv_waiting *w)
+static uint64_t ratelimit_priv_elapsed(ratelimit_priv_waiting *w)
 {
     uint64_t now;
     if (!w->clock)
         return w->slept;
     now = w->clock(w->clock_self);
-    return now > w->start ? now - w->start : 0;
+    if (now - w->start < w->elapsed || now - w->start > RATELIMIT_PRIV_LONG)
+        w->start = now - w->elapsed; /* the clock was set back: go on from there */
+    w->elapsed = now - w->start;
+    return w->elapsed;
 }
 
 static bool ratelimit_priv_canceled(const ratelimit_limiter *l)

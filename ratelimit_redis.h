@@ -4623,6 +4623,8 @@ static void ratelimit_priv_async_tier_begin(ratelimit_tier *tier, ratelimit_priv
         ratelimit_priv_errand *errand = &job->errand[i];
         job->asked[i] = job->req[i];
         errand->req = NULL;
+        if (!all)
+            errand->at.lease.block = NULL;
         if (all ? here
                 : job->entry[i].settled || ratelimit_priv_tier_try(tier, &job->req[i], now, true,
                                                                    &errand->at, &job->res[i]))
@@ -4665,7 +4667,8 @@ static void ratelimit_priv_async_tier_end(ratelimit_tier *tier, ratelimit_priv_a
         if (job->errand[i].req && canceled)
             ratelimit_priv_lease_lose(tier, &job->errand[i], job->asked_ns);
         else if (job->errand[i].req)
-            ratelimit_priv_errand_end(tier, &job->errand[i], &job->asked[i], &got, job->asked_ns);
+            ratelimit_priv_errand_end(tier, &job->errand[i], job->count - i, &job->asked[i], &got,
+                                      job->asked_ns);
     }
 }
 

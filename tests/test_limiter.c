@@ -492,6 +492,34 @@ static void a_sleep_that_ends_early_is_slept_to_its_end(void)
     place_end();
 }
 
+static bool sleep_and_set_back(void *self, uint64_t ns)
+{
+    sleeper *s = (sleeper *)self;
+    bool slept = sleeper_sleep(self, ns);
+    if (s->sleeps == 1)
+        s->now_ns -= 60 * SEC;
+    return slept;
+}
+
+/* The wait went on for as long as the clock had been set back. */
+static void a_wait_is_no_longer_for_a_clock_that_is_set_back(void)
+{
+    int polling;
+    for (polling = 0; polling < 2; polling++) {
+        ratelimit_result res;
+        if (polling)
+            fresh_polling();
+        else
+            fresh();
+        CHECK(ratelimit_allow(&limiter, "key", &one));
+        limiter.sleep = sleep_and_set_back;
+        res = wait_for("key", &one, 1, 5 * SEC);
+        CHECK(polling || res.allowed);
+        CHECK(sleepy.slept_ns <= 5 * SEC + RATELIMIT_MILLISECOND);
+        CHECK(res.status != RATELIMIT_CANCELED);
+    }
+}
+
 /* ---- wait, where it has to poll -------------------------------------------------------------- */
 
 static void a_store_that_cannot_reserve_is_polled_at_retry_after(void)
@@ -1245,6 +1273,7 @@ int main(int argc, char **argv)
     RUN(a_wait_for_a_reservation_is_a_wait);
     RUN(a_wait_without_a_place_in_the_table_is_full);
     RUN(a_sleep_that_ends_early_is_slept_to_its_end);
+    RUN(a_wait_is_no_longer_for_a_clock_that_is_set_back);
     RUN(a_store_that_cannot_reserve_is_polled_at_retry_after);
     RUN(a_poll_pauses_no_longer_than_the_longest_pause);
     RUN(a_poll_that_others_are_always_ahead_of_ends_by_its_deadline);

@@ -23,6 +23,7 @@
 
 static const ratelimit_limit ten = RATELIMIT_LIMIT(10, SEC, 10);
 static const ratelimit_limit thousand = RATELIMIT_LIMIT(1000, SEC, 1000);
+static const ratelimit_limit hourly = RATELIMIT_LIMIT(10, HOUR, 10);
 static const ratelimit_limit sevenths = RATELIMIT_LIMIT(7, SEC, 50);
 static const ratelimit_limit window = RATELIMIT_WINDOW(100, 10 * SEC);
 static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
@@ -35,17 +36,21 @@ static ratelimit_table *far_table;
 static uint64_t far_calls, far_requests, far_granted; /* tokens, to "key" */
 static bool far_fails, far_closed;
 static size_t far_fails_at; /* above 0: this one of the next batch only */
-static void (*far_hook)(void);
+static void (*far_first)(void), (*far_hook)(void);
 
 static void far_decide(void *self, const ratelimit_request *req, ratelimit_result *res,
                        size_t count, ratelimit_mode mode)
 {
-    void (*hook)(void) = far_hook;
+    void (*hook)(void) = far_hook, (*first)(void) = far_first;
     bool fails = __atomic_load_n(&far_fails, __ATOMIC_RELAXED);
     size_t i;
     (void)self;
     __atomic_fetch_add(&far_calls, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&far_requests, count, __ATOMIC_RELAXED);
+    if (first) {
+        far_first = NULL;
+        first(); /* what another does while the question is on its way */
+    }
     if (!fails)
         ratelimit_table_decide(far_table, req, res, count, mode, now_ns + skew_ns);
     for (i = 0; i < count; i++)
@@ -81,7 +86,7 @@ static void fresh(uint32_t lease_percent)
     skew_ns = slow_ns = far_calls = far_requests = far_granted = 0;
     far_fails = far_closed = false;
     far_fails_at = 0;
-    far_hook = NULL;
+    far_first = far_hook = NULL;
     if (ratelimit_table_init(&far_table, far_memory, sizeof far_memory, &options) != OK)
         exit(2);
     for (i = 0; i < NODES; i++) {
@@ -512,6 +517,98 @@ static void a_lease_under_way_when_its_key_is_blocked_is_dropped(void)
     (void)take_of(0, &thousand, 1);
     CHECK(far_granted > 1); /* it was a lease */
     CHECK(!take_of(0, &thousand, 1).allowed);
+}
+
+static void lease_first(void)
+{
+    (void)take_of(0, &thousand, 1);
+}
+
+static void take_all_first(void)
+{
+    (void)take_of(0, &hourly, 9);
+}
+
+static void refund_under_way(void)
+{
+    CHECK(op_of(0, "key", &hourly, RATELIMIT_REFUND, 10).allowed);
+}
+
+/* What was asked before it, also while it was on its way, was decided before it. */
+static void a_block_reset_or_refund_ends_what_was_asked_before_it(void)
+{
+    static const ratelimit_op gives[] = {RATELIMIT_RESET, RATELIMIT_REFUND};
+    uint32_t percent;
+    size_t i;
+    fresh(50);
+    heat(0, &thousand);
+    while (op_of(0, "key", &thousand, RATELIMIT_PEEK, 0).source == LEASED)
+        (void)take_of(0, &thousand, 1);
+    far_granted = 0;
+    far_first = lease_first;
+    CHECK(op_of(0, "key", &thousand, RATELIMIT_BLOCK, 0).allowed);
+    CHECK(far_granted > 1); /* it was a lease */
+    CHECK(!take_of(0, &thousand, 1).allowed);
+    for (i = 0; i < COUNT(gives); i++) {
+        fresh(0);
+        CHECK(take_of(0, &hourly, 1).allowed);
+        far_first = take_all_first;
+        CHECK(op_of(0, "key", &hourly, gives[i], 10).allowed);
+        CHECK(take_of(0, &hourly, 10).allowed);
+    }
+    for (percent = 0; percent <= 100; percent += 100) {
+        fresh(percent);
+        CHECK(take_of(0, &hourly, 1).allowed);
+        CHECK(take_of(0, &hourly, 7).allowed);
+        far_hook = refund_under_way;
+        CHECK(take_of(0, &hourly, 1).allowed);
+        CHECK(take_of(0, &hourly, 10).allowed);
+    }
+}
+
+/* Of a batch the later requests were decided after it, and are believed. */
+static void what_follows_a_reset_in_its_batch_is_believed(void)
+{
+    ratelimit_request req[2];
+    ratelimit_result res[2];
+    fresh(0);
+    CHECK(take_of(0, &hourly, 1).allowed);
+    memset(req, 0, sizeof req);
+    req[0].key = req[1].key = "key";
+    req[0].key_len = req[1].key_len = 3;
+    req[0].limit = req[1].limit = &hourly;
+    req[0].op = RATELIMIT_RESET;
+    req[1].op = RATELIMIT_TAKE;
+    req[1].n = 10;
+    nodes[0].decide(nodes[0].self, req, res, 2, RATELIMIT_EACH);
+    CHECK(res[0].allowed && res[1].allowed);
+    CHECK_U64(take_of(0, &hourly, 1).source, CACHED);
+}
+
+static void a_lease_is_served_though_nothing_else_is_known_any_more(void)
+{
+    int taken;
+    for (taken = 0; taken < 2; taken++) {
+        ratelimit_request req[2];
+        ratelimit_result res[2];
+        fresh(50);
+        heat(0, &thousand);
+        CHECK_U64(take_of(0, &thousand, 1).source, LEASED);
+        /* others take all there is, and a refund that is not carried out ends what was known */
+        while (op_of(1, "key", &thousand, RATELIMIT_TAKE_UP_TO, 1000).allowed)
+            ;
+        CHECK(op_of(1, "other", &ten, RATELIMIT_TAKE, 10).allowed);
+        memset(req, 0, sizeof req);
+        req[0].key = "key", req[0].key_len = 3, req[0].limit = &thousand;
+        req[0].op = RATELIMIT_REFUND, req[0].n = 1;
+        req[1].key = "other", req[1].key_len = 5, req[1].limit = &ten;
+        req[1].n = 10;
+        nodes[0].decide(nodes[0].self, req, res, 2, RATELIMIT_ALL);
+        CHECK(!res[0].allowed && !res[1].allowed);
+        res[0] = op_of(0, "key", &thousand, taken ? RATELIMIT_TAKE : RATELIMIT_PEEK, 1);
+        CHECK(res[0].allowed && res[0].remaining >= 1);
+        CHECK_U64(take_of(0, &thousand, 1).source, LEASED);
+    }
 }
 
 static void a_block_elsewhere_is_seen_within_a_leases_life(void)
@@ -1039,6 +1136,27 @@ static void all_or_none_is_refused_here_if_one_is_known_to_be(void)
     CHECK(!res[0].allowed);
 }
 
+static void all_or_none_is_not_refused_for_what_it_gives_back_itself(void)
+{
+    static const ratelimit_op gives[] = {RATELIMIT_RESET, RATELIMIT_REFUND};
+    ratelimit_request req[2];
+    ratelimit_result res[2];
+    size_t i;
+    for (i = 0; i < COUNT(gives); i++) {
+        fresh(0);
+        CHECK(take_of(0, &hourly, 10).allowed);
+        CHECK_U64(take_of(0, &hourly, 1).source, CACHED);
+        memset(req, 0, sizeof req);
+        req[0].key = req[1].key = "key";
+        req[0].key_len = req[1].key_len = 3;
+        req[0].limit = req[1].limit = &hourly;
+        req[0].op = gives[i];
+        req[0].n = req[1].n = 1;
+        nodes[0].decide(nodes[0].self, req, res, 2, RATELIMIT_ALL);
+        CHECK(res[0].allowed && res[1].allowed);
+    }
+}
+
 static void all_or_none_stays_so_while_the_store_is_down(void)
 {
     ratelimit_request req[2];
@@ -1320,6 +1438,9 @@ int main(int argc, char **argv)
     RUN(a_changed_limit_ends_a_lease);
     RUN(a_block_or_reset_of_ones_own_ends_a_lease_at_once);
     RUN(a_lease_under_way_when_its_key_is_blocked_is_dropped);
+    RUN(a_block_reset_or_refund_ends_what_was_asked_before_it);
+    RUN(what_follows_a_reset_in_its_batch_is_believed);
+    RUN(a_lease_is_served_though_nothing_else_is_known_any_more);
     RUN(a_block_elsewhere_is_seen_within_a_leases_life);
     RUN(a_dear_request_that_gets_too_little_is_told_when_the_rest_comes);
     RUN(a_windows_lease_ends_with_it);
@@ -1341,6 +1462,7 @@ int main(int argc, char **argv)
     RUN(a_batch_asks_once_for_what_is_not_known);
     RUN(a_key_twice_in_a_batch_is_decided_in_order);
     RUN(all_or_none_is_refused_here_if_one_is_known_to_be);
+    RUN(all_or_none_is_not_refused_for_what_it_gives_back_itself);
     RUN(all_or_none_stays_so_while_the_store_is_down);
     RUN(nothing_is_asked_of_a_tier_without_parts);
     RUN(a_clock_set_back_costs_calls_and_no_wrong_answer);
