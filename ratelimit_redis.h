@@ -172,12 +172,18 @@
    LIMITS
 
        server          Redis 5 or later (users: 6), Valkey; tested with Redis 7.0. Its scripts need
-                         the struct library, and EVALSHA, EVAL, GET, SET, DEL, TIME be allowed
+                         the struct library
+       permissions     EVALSHA EVAL GET SET DEL TIME on keys with the prefix; SELECT (database),
+                         CLUSTER and ASKING (cluster), PING (ratelimit_redis_ping), PTTL PEXPIRE
+                         INCRBY (windows, locks), DECR (plain semaphores), ZADD ZCARD ZRANGE ZREM
+                         ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with expiry)
        time            the server's, microseconds, to the year 2255
-       each            a key that comes twice is charged in order, unless its limit was changed
+       each            a key that comes twice is charged in order, unless one of its requests
+                         takes two round trips, or its limit was changed
        all-or-none     RATELIMIT_MAX_ALL requests; one round trip, two if a key comes twice, or with
                          take_up_to, refund, block or reset among them
-       window          block, and a period that is no whole number of us, take two round trips
+       two trips       for a window block, and a period that is no whole number of us; for a bucket
+                         a long block, and take_up_to where it takes 26 days or more to fill
        names           getaddrinfo looks up the host, for as long as it takes: use an address
        memory          about 104 bytes per key in debt, less than 20 KB a connection
 */
@@ -246,8 +252,8 @@ typedef struct ratelimit_redis_options {
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
                                                     ratelimit_status *status_or_null);
 
-/* ratelimit_redis_ping  RATELIMIT_OK if the server answers (in a cluster: one of its nodes, and
- * where all slots are is known), else STORE_FAILED; ratelimit_redis_error says why. */
+/* ratelimit_redis_ping  RATELIMIT_OK if the server answers (in a cluster: one that told where the
+ * slots are, and the node of slot 0), else STORE_FAILED; ratelimit_redis_error says why. */
 RATELIMIT_API ratelimit_status ratelimit_redis_ping(ratelimit_redis *r);
 
 /* ratelimit_redis_store  The handle as a store, for ratelimit_init. Its close is
@@ -545,6 +551,7 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a);
 #  endif
 
 #  include <errno.h>
+#  include <fcntl.h>
 #  include <limits.h>
 #  include <poll.h>
 #  include <pthread.h>
@@ -1154,6 +1161,7 @@ typedef struct ratelimit_priv_redis_call {
     bool eval;         /* send the script itself */
     bool asking;       /* the slot is on its way to node */
     bool cool;         /* the cluster is down */
+    bool apart;        /* not to be merged with others */
     bool rest;         /* set by answer: wait some ms before sending again */
     bool done, failed; /* failed: the error text says why */
 } ratelimit_priv_redis_call;
@@ -1229,7 +1237,9 @@ static const struct {
     {"NOAUTH", RATELIMIT_PRIV_REDIS_FAIL, "Redis wants a password: set options.password"},
     {"WRONGPASS", RATELIMIT_PRIV_REDIS_FAIL, "Redis does not accept this user and password"},
     {"NOPERM", RATELIMIT_PRIV_REDIS_FAIL,
-     "this user lacks permissions (EVALSHA EVAL GET SET DEL TIME on keys with our prefix)"},
+     "this user lacks permissions for the command or the key: see LIMITS"},
+    {"can't run this command", RATELIMIT_PRIV_REDIS_FAIL, /* Redis 7.0, within a script */
+     "this user lacks permissions for a command of the script: see LIMITS"},
     {"WRONGTYPE", RATELIMIT_PRIV_REDIS_FAIL,
      "the key holds something else: choose a prefix that nobody uses"},
     {"CROSSSLOT", RATELIMIT_PRIV_REDIS_FAIL, "the keys are not in one slot"},
@@ -1349,8 +1359,11 @@ static void ratelimit_priv_redis_sha1(const char *text, char *hex)
 /* ms until deadline for poll, rounded up; 0 if it is over. */
 static int ratelimit_priv_redis_left(uint64_t deadline)
 {
-    uint64_t now = ratelimit_clock_ns();
-    return now >= deadline ? 0 : (int)((deadline - now - 1) / RATELIMIT_MILLISECOND + 1);
+    uint64_t now = ratelimit_clock_ns(), ms;
+    if (now >= deadline)
+        return 0;
+    ms = (deadline - now - 1) / RATELIMIT_MILLISECOND + 1;
+    return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 
 static uint64_t ratelimit_priv_redis_deadline(const ratelimit_redis *r)
@@ -1694,6 +1707,7 @@ static int ratelimit_priv_redis_fetch(redisContext *c)
 static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, uint64_t deadline,
                                              const char **why)
 {
+    int late = 0; /* what has come is read all the same, but not for ever */
     for (;;) {
         void *reply = NULL;
         struct pollfd p;
@@ -1708,7 +1722,7 @@ static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, ui
         p.fd = conn->c->fd;
         p.events = POLLIN;
         p.revents = 0;
-        if (left == 0 || poll(&p, 1, left) == 0) {
+        if ((left == 0 && late++ == 64) || poll(&p, 1, left) == 0) {
             *why = "no answer in time";
             return NULL;
         }
@@ -1808,6 +1822,7 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_connect(const ratelimit_r
         int on = 1;
         (void)setsockopt(conn->c->fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #  endif
+        (void)fcntl(conn->c->fd, F_SETFD, FD_CLOEXEC); /* it is logged in: not for our children */
         error = ratelimit_priv_redis_connected(conn->c->fd, until < deadline ? until : deadline);
         text = error == ECONNREFUSED ? "nobody listens there"
                : error == ETIMEDOUT  ? "no connection in time"
@@ -1937,6 +1952,7 @@ static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_n
     if (why != node->why)
         (void)snprintf(node->why, sizeof node->why, "%s", why);
     ratelimit_priv_redis_drop_idle(r, node);
+    pthread_cond_broadcast(&r->freed); /* nobody need wait for it */
 }
 
 /* A connection to node for the caller alone, or NULL with the error set. */
@@ -1949,6 +1965,10 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_redis 
     uint64_t start = ratelimit_clock_ns();
     bool probe = false;
     pthread_mutex_lock(&r->lock);
+    if (start >= deadline) { /* what went out now would be charged for nothing */
+        (void)snprintf(r->error, sizeof r->error, "no time is left to ask");
+        goto none;
+    }
     for (;;) {
         if (node->down && (node->probing || ratelimit_clock_ns() < node->down_until)) {
             (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)", node->why);
@@ -1999,6 +2019,7 @@ static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redi
                                          bool whole, const char *why)
 {
     ratelimit_priv_redis_node *node = conn->node;
+    char *large = NULL;
     pthread_mutex_lock(&r->lock);
     if (conn->probe)
         node->probing = false;
@@ -2009,17 +2030,23 @@ static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redi
     if (whole && !node->down) {
         conn->probe = false;
         conn->out_len = 0;
+        if (conn->out_room > 16384) { /* after a large batch, or long keys */
+            large = conn->out;
+            conn->out = NULL;
+            conn->out_room = 0;
+        }
         conn->next = node->idle;
         node->idle = conn;
         conn = NULL;
     } else {
         node->open--;
     }
-    if (r->cluster || why) /* who is woken may wait for another node; all learn of a failure */
+    if (r->cluster) /* whoever is woken may wait for another node */
         pthread_cond_broadcast(&r->freed);
     else
         pthread_cond_signal(&r->freed);
     ratelimit_priv_redis_unlock(r);
+    free(large);
     if (conn)
         ratelimit_priv_redis_free_conn(conn);
 }
@@ -2199,7 +2226,8 @@ static bool ratelimit_priv_redis_map(ratelimit_redis *r, uint64_t deadline)
     bool good = false;
     int round;
     pthread_mutex_lock(&r->lock);
-    if (r->mapping || (r->mapped && now - r->map_at < 100 * RATELIMIT_MILLISECOND)) {
+    if (now >= deadline || r->mapping ||
+        (r->mapped && now - r->map_at < 100 * RATELIMIT_MILLISECOND)) {
         pthread_mutex_unlock(&r->lock);
         return false;
     }
@@ -2279,6 +2307,13 @@ static bool ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
     bool cluster = call->r->cluster;
     if (fault == RATELIMIT_PRIV_REDIS_NOSCRIPT) {
         call->eval = true;
+        ratelimit_priv_redis_hop(call, text);
+        return false;
+    }
+    /* Keys that may not stand together, or one that we may not use: nothing was done for any. */
+    if (call->many != 1 && fault == RATELIMIT_PRIV_REDIS_FAIL && !call->apart &&
+        (strncmp(error, "CROSSSLOT", 9) == 0 || strncmp(error, "NOPERM", 6) == 0)) {
+        call->apart = true;
         ratelimit_priv_redis_hop(call, text);
         return false;
     }
@@ -2379,9 +2414,11 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis
     size_t i;
     for (;;) {
         bool again, fresh;
+        uint64_t start;
         conn = ratelimit_priv_redis_checkout(r, node, deadline);
         if (!conn)
             return NULL;
+        start = ratelimit_clock_ns();
         ratelimit_priv_redis_put_calls(calls, count, conn);
         if (ratelimit_priv_redis_write(conn, deadline))
             break;
@@ -2396,7 +2433,9 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis
             for (i = 0; i < count; i++)
                 if (!calls[i].done && !calls[i].conn && calls[i].node == node)
                     ratelimit_priv_redis_fail(&calls[i]);
-            ratelimit_priv_redis_release(r, conn, false, conn->no_memory ? NULL : why);
+            if (conn->no_memory || !ratelimit_priv_redis_to_blame(r, start, deadline))
+                why = NULL;
+            ratelimit_priv_redis_release(r, conn, false, why);
             return NULL;
         }
         ratelimit_priv_redis_release(r, conn, false, NULL);
@@ -2465,41 +2504,69 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
     return wait;
 }
 
-/* One round: *used connections were sent to. True: wait before the next. */
+static bool ratelimit_priv_redis_has_idle(ratelimit_redis *r, const ratelimit_priv_redis_node *node)
+{
+    bool has;
+    pthread_mutex_lock(&r->lock);
+    has = node->idle != NULL;
+    pthread_mutex_unlock(&r->lock);
+    return has;
+}
+
+/* Sends what there is to node, and if it can't be reached gives those calls another one or fails
+ * them: perhaps another has its slots by now. */
+static void ratelimit_priv_redis_send_to(ratelimit_priv_redis_call *calls, size_t count,
+                                         ratelimit_priv_redis_node *node, uint64_t deadline)
+{
+    ratelimit_redis *r = calls->r;
+    bool newer;
+    size_t i;
+    if (ratelimit_priv_redis_send(calls, count, node, deadline))
+        return;
+    newer = r->cluster && ratelimit_priv_redis_map(r, deadline);
+    for (i = 0; i < count; i++) {
+        if (calls[i].done || calls[i].conn || calls[i].node != node)
+            continue;
+        calls[i].asking = false;
+        calls[i].node = newer ? ratelimit_priv_redis_pick(&calls[i]) : node;
+        if (calls[i].node == node)
+            ratelimit_priv_redis_fail(&calls[i]);
+        else
+            ratelimit_priv_redis_hop(&calls[i], node->why);
+    }
+}
+
+/* One round: all is sent, then all is read. True: wait before the next. */
 static bool ratelimit_priv_redis_round(ratelimit_priv_redis_call *calls, size_t count,
                                        uint64_t deadline)
 {
     ratelimit_redis *r = calls->r;
     bool wait = false;
-    size_t i, j;
+    size_t i;
     for (i = 0; i < count; i++)
         if (!calls[i].done)
             calls[i].node = ratelimit_priv_redis_pick(&calls[i]);
-    for (i = 0; i < count; i++) {
-        ratelimit_priv_redis_node *node = calls[i].node;
-        bool newer;
-        if (calls[i].done || calls[i].conn ||
-            ratelimit_priv_redis_send(calls + i, count - i, node, deadline))
-            continue;
-        /* The node can't be reached: perhaps another one has its slots by now. */
-        newer = r->cluster && ratelimit_priv_redis_map(r, deadline);
-        for (j = i; j < count; j++) {
-            if (calls[j].done || calls[j].conn || calls[j].node != node)
-                continue;
-            calls[j].asking = false;
-            calls[j].node = newer ? ratelimit_priv_redis_pick(&calls[j]) : node;
-            if (calls[j].node == node)
-                ratelimit_priv_redis_fail(&calls[j]);
-            else
-                ratelimit_priv_redis_hop(&calls[j], node->why);
-        }
-        i--; /* what is left of these calls goes to other nodes */
-    }
+    /* First where a connection stands: making one may take all the time there is. */
+    for (i = 0; i < count && r->cluster; i++)
+        if (!calls[i].done && !calls[i].conn && ratelimit_priv_redis_has_idle(r, calls[i].node))
+            ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline);
+    for (i = 0; i < count; i++)
+        while (!calls[i].done && !calls[i].conn) /* what is left goes to other nodes */
+            ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline);
     for (i = 0; i < count; i++)
         if (!calls[i].done && calls[i].conn)
             wait =
                 ratelimit_priv_redis_receive(calls + i, count - i, calls[i].conn, deadline) || wait;
     return wait;
+}
+
+/* Why call took so long. */
+static const char *ratelimit_priv_redis_held_up(const ratelimit_priv_redis_call *call)
+{
+    return call->cool         ? ": the cluster is down"
+           : call->rest       ? ": others changed the key each time it was tried"
+           : call->r->cluster ? ": the slot is being moved"
+                              : "";
 }
 
 static void ratelimit_priv_redis_pause(uint64_t ns)
@@ -2544,9 +2611,8 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
             left = true;
             if (!over)
                 continue;
-            ratelimit_priv_redis_say(r, "no answer in time: %s",
-                                     calls[i].cool ? "the cluster is down"
-                                                   : "the slot is being moved");
+            ratelimit_priv_redis_say(r, "no answer in time%s",
+                                     ratelimit_priv_redis_held_up(&calls[i]));
             if (calls[i].cool && calls[i].node) {
                 pthread_mutex_lock(&r->lock);
                 ratelimit_priv_redis_down(r, calls[i].node, "the cluster is down");
@@ -2788,7 +2854,8 @@ static void ratelimit_priv_redis_reckon(ratelimit_priv_redis_entry *e)
     const ratelimit_request *q = e->req;
     const ratelimit_limit *l = &e->limit;
     bool window = ratelimit_priv_redis_is_window(l);
-    uint64_t n = q->n ? q->n : 1, top = RATELIMIT_PRIV_REDIS_EXACT - 2;
+    uint64_t n = q->n ? q->n : 1;
+    uint64_t top = RATELIMIT_PRIV_REDIS_EXACT - 1001; /* with a clock, up to 999 ns are added */
     e->fits = ratelimit_priv_cost(l, n, &e->cost) && e->cost.ns < top / 4;
     if (window) {
         e->fits = e->fits && l->per_ns % 1000 == 0 && l->per_ns < top / 4;
@@ -3098,7 +3165,7 @@ static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
                                         const ratelimit_priv_redis_call *first_or_null)
 {
     const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self, *first;
-    if (call->r->cluster || call->build != ratelimit_priv_redis_build ||
+    if (call->r->cluster || call->apart || call->build != ratelimit_priv_redis_build ||
         ask->phase != RATELIMIT_PRIV_REDIS_FAST || ask->script != RATELIMIT_PRIV_REDIS_TAKE)
         return false;
     if (!first_or_null)
@@ -5073,6 +5140,7 @@ static ratelimit_priv_async_link *ratelimit_priv_async_dial(ratelimit_redis_asyn
             int on = 1;
             (void)setsockopt(link->ac->c.fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #    endif
+            (void)fcntl(link->ac->c.fd, F_SETFD, FD_CLOEXEC);
             link->ac->data = link;
             if (ratelimit_priv_async_attach(link))
                 return link;
@@ -5482,9 +5550,9 @@ static void ratelimit_priv_async_expire(ratelimit_redis_async *a, ratelimit_priv
             continue;
         if (f->list == &a->resting || f->list == &f->link->waiting) {
             ratelimit_priv_redis_say(a->r, "no answer in time%s",
-                                     f->list != &a->resting ? ""
-                                     : f->call.cool         ? ": the cluster is down"
-                                                            : ": the slot is being moved");
+                                     f->list == &a->resting
+                                         ? ratelimit_priv_redis_held_up(&f->call)
+                                         : "");
             if (f->list == &a->resting && f->call.cool)
                 ratelimit_priv_redis_down(a->r, f->call.node, "the cluster is down");
             ratelimit_priv_async_pull(f);

@@ -405,9 +405,9 @@ static uint64_t tier_calls(void)
 static void tier_takes(const char *key, const ratelimit_limit *limit, bool allowed, size_t count)
 {
     ratelimit_store far = ratelimit_tier_store(&tier);
+    ratelimit_request q = server_request(key, limit, RATELIMIT_TAKE, 1);
     ratelimit_result res;
     while (count--) {
-        ratelimit_request q = server_request(key, limit, RATELIMIT_TAKE, 1);
         far.decide(far.self, &q, &res, 1, RATELIMIT_EACH);
         if (res.allowed != allowed || res.status == RATELIMIT_STORE_FAILED) {
             fprintf(stderr, "tier decided otherwise: %s\n", ratelimit_status_text(res.status));

@@ -190,6 +190,49 @@ static void windows_semaphores_and_locks_work_for_a_thousand_keys(void)
     ratelimit_redis_close(r);
 }
 
+/* One node hangs: the answers of the others came, and were thrown away with its. */
+static void a_batch_over_a_hung_node_tells_what_the_others_said(void)
+{
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_request q[3];
+    ratelimit_result res[3];
+    char keys[3][16];
+    int i, node, hung, found = 0, pids[3];
+    options.timeout_ms = 200; /* well below the time after which a replica takes over */
+    options.cool_down_ms = 1;
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    flush_all();
+    for (i = 0; found < 3; i++) { /* a key of each node, those of one before and after another */
+        snprintf(keys[found], sizeof keys[0], "%d", i);
+        if (ratelimit_priv_redis_slot(r, keys[found], strlen(keys[found])) / 5462 ==
+            (uint32_t)found)
+            found++;
+    }
+    for (i = 0; i < 3; i++) {
+        q[i] = server_request(keys[i], &hourly, RATELIMIT_TAKE, 1);
+        pids[i] = node_pid[node_of(owner_of(r, keys[i]))];
+    }
+    for (node = 0; node < 3; node++) {
+        for (i = 0; i < 100; i++) { /* until the one that hung before is taken up again */
+            store.decide(store.self, q, res, 3, RATELIMIT_EACH);
+            if (res[0].allowed && res[1].allowed && res[2].allowed)
+                break;
+            server_sleep_ms(20);
+        }
+        CHECK(i < 100);
+        kill(pids[node], SIGSTOP);
+        store.decide(store.self, q, res, 3, RATELIMIT_EACH);
+        kill(pids[node], SIGCONT);
+        for (i = 0, hung = 0; i < 3; i++)
+            hung += res[i].status == RATELIMIT_STORE_FAILED;
+        CHECK_U64(hung, 1);
+    }
+    ratelimit_redis_close(r);
+}
+
 static void take_each_is_one_write_to_each_node(void)
 {
     enum { MANY = 300 };
@@ -741,6 +784,7 @@ int main(int argc, char **argv)
     RUN(every_operation_works_for_a_thousand_keys);
     RUN(windows_semaphores_and_locks_work_for_a_thousand_keys);
     RUN(take_each_is_one_write_to_each_node);
+    RUN(a_batch_over_a_hung_node_tells_what_the_others_said);
     RUN(all_or_none_within_one_hash_tag);
     RUN(all_or_none_over_several_slots_says_how_to_use_hash_tags);
     RUN(any_node_is_enough_to_start);

@@ -550,6 +550,142 @@ static void one_of_a_command_differs_from_the_others(void)
     ratelimit_redis_close(r);
 }
 
+/* A key that a user may not take fails alone, not with all that go out in the same command. */
+static void a_key_not_permitted_fails_alone(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_request q[3];
+    ratelimit_result res[3];
+    int i, round;
+    server_flush();
+    CHECK(server_do(server_port(), "ACL SETUSER part on >secret ~ratelimit:mine* +@all"));
+    options.user = "part";
+    options.password = "secret";
+    options.timeout_ms = 1000;
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    for (round = 0; round < 2; round++) {
+        for (i = 0; i < 3; i++)
+            q[i] = server_request(i == 1 ? "other" : "mine", &hourly, RATELIMIT_TAKE, 1);
+        store.decide(store.self, q, res, 3, RATELIMIT_EACH);
+        CHECK_U64(res[0].status, RATELIMIT_OK);
+        CHECK_U64(res[1].status, RATELIMIT_STORE_FAILED);
+        CHECK_U64(res[2].status, RATELIMIT_OK);
+        CHECK_U64(res[2].remaining, 98 - 2 * round);
+    }
+    CHECK(strstr(server_error(r), "permissions") != NULL);
+    CHECK(server_do(server_port(), "ACL DELUSER part"));
+    ratelimit_redis_close(r);
+}
+
+/* What LIMITS names is all that takes need; of scripts Redis 7.0 says it in words of its own. */
+static void a_command_not_permitted_is_said(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    server_flush();
+    CHECK(server_do(server_port(),
+                    "ACL SETUSER few on >secret ~* -@all +evalsha +eval +get +set +del +time"));
+    options.user = "few";
+    options.password = "secret";
+    options.timeout_ms = 1000;
+    r = server_open(&options);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_OK);
+    CHECK(server_do(server_port(), "ACL SETUSER few -set"));
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(server_error(r), "permissions") != NULL);
+    CHECK(server_do(server_port(), "ACL DELUSER few"));
+    ratelimit_redis_close(r);
+}
+
+static void *peek_often(void *self)
+{
+    int i;
+    for (i = 0; i < 100; i++)
+        (void)server_decide((ratelimit_redis *)self, "k0", &hourly, RATELIMIT_PEEK, 1);
+    return NULL;
+}
+
+/* A batch too large for its timeout: its later parts went out, and were charged, when its time was
+ * over. */
+static void nothing_is_sent_when_the_time_is_over(void)
+{
+    enum { MANY = 30000, THREADS = 8 };
+    static ratelimit_request q[MANY];
+    static ratelimit_result res[MANY];
+    static char keys[MANY][16];
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    pthread_t thread[THREADS];
+    int i, allowed = 0;
+    server_flush();
+    options.timeout_ms = 20;
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    for (i = 0; i < THREADS; i++) /* so that there are connections to send on */
+        CHECK(pthread_create(&thread[i], NULL, peek_often, r) == 0);
+    for (i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    for (i = 0; i < MANY; i++) {
+        snprintf(keys[i], sizeof keys[i], "k%d", i);
+        q[i] = server_request(keys[i], &hourly, RATELIMIT_TAKE, 1);
+    }
+    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    for (i = 0; i < MANY; i++)
+        allowed += res[i].allowed;
+    ratelimit_redis_close(r);
+    server_sleep_ms(20);
+    CHECK(server_int(server_port(), "DBSIZE") - allowed <= 1024); /* of the last part */
+}
+
+static void a_connection_keeps_little_memory_and_is_not_inherited(void)
+{
+    static char key[1000000];
+    ratelimit_redis *r = open_with_timeout(5000);
+    ratelimit_store store = ratelimit_redis_store(r);
+    ratelimit_request q = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+    ratelimit_result res;
+    server_flush();
+    memset(key, 'k', sizeof key);
+    q.key = key;
+    q.key_len = sizeof key;
+    store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+    CHECK_U64(res.status, RATELIMIT_OK);
+    CHECK(r->nodes->idle && r->nodes->idle->out_room <= 16384);
+    CHECK(fcntl(r->nodes->idle->c->fd, F_GETFD) & FD_CLOEXEC);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_OK);
+    ratelimit_redis_close(r);
+}
+
+static uint64_t given_ns(void *self)
+{
+    return *(uint64_t *)self;
+}
+
+/* What scripts store, a time with parts of a us included, is what they and C can read. */
+static void a_debt_near_the_longest_is_read_again(void)
+{
+    static uint64_t now = UINT64_C(1700000000000000999);
+    static const ratelimit_limit ns = RATELIMIT_LIMIT(1000000000, RATELIMIT_SECOND, 10);
+    ratelimit_redis_options options = server_options();
+    uint64_t some = RATELIMIT_PRIV_REDIS_EXACT / 4 - 300;
+    ratelimit_redis *r;
+    int i;
+    server_flush();
+    options.timeout_ms = 1000;
+    options.clock = given_ns;
+    options.clock_self = &now;
+    r = server_open(&options);
+    for (i = 0; i < 4; i++)
+        CHECK(server_decide(r, "k", &ns, RATELIMIT_CHARGE, some).allowed);
+    (void)server_decide(r, "k", &ns, RATELIMIT_CHARGE, 1190);
+    CHECK(server_decide(r, "k", &hourly, RATELIMIT_PEEK, 1).status != RATELIMIT_STORE_FAILED);
+    ratelimit_redis_close(r);
+}
+
 static void a_thousand_and_more_requests_at_once_are_all_answered(void)
 {
     enum { MANY = 2500 };
@@ -1333,6 +1469,11 @@ int main(int argc, char **argv)
     RUN(one_that_fails_among_many_leaves_the_others_alone);
     RUN(many_takes_are_commands_of_sixty_four);
     RUN(one_of_a_command_differs_from_the_others);
+    RUN(a_key_not_permitted_fails_alone);
+    RUN(a_command_not_permitted_is_said);
+    RUN(nothing_is_sent_when_the_time_is_over);
+    RUN(a_connection_keeps_little_memory_and_is_not_inherited);
+    RUN(a_debt_near_the_longest_is_read_again);
     RUN(a_thousand_and_more_requests_at_once_are_all_answered);
     RUN(a_raised_limit_helps_at_once);
     RUN(a_flushed_script_cache_charges_each_token_exactly_once);
