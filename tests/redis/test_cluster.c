@@ -241,7 +241,7 @@ static void take_each_is_one_write_to_each_node(void)
     static char keys[MANY][16];
     ratelimit_redis *r = cluster_open();
     ratelimit_store store = ratelimit_redis_store(r);
-    long long reads[3];
+    long long reads[3], errors[3];
     int i, round;
     flush_all();
     for (i = 0; i < MANY; i++) {
@@ -249,8 +249,10 @@ static void take_each_is_one_write_to_each_node(void)
         q[i] = server_request(keys[i], &hourly, RATELIMIT_TAKE, 1);
     }
     for (round = 0; round < 2; round++) { /* scripts are there in the second */
-        for (i = 0; i < 3; i++)
+        for (i = 0; i < 3; i++) {
+            errors[i] = server_info(node_port[i], "total_error_replies");
             reads[i] = server_info(node_port[i], "total_reads_processed");
+        }
         store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
     }
     for (i = 0; i < MANY; i++)
@@ -260,6 +262,7 @@ static void take_each_is_one_write_to_each_node(void)
          * at a time. Links between the nodes do not count. */
         reads[i] = server_info(node_port[i], "total_reads_processed") - reads[i];
         CHECK(reads[i] >= 2 && reads[i] <= 4);
+        CHECK_U64(server_info(node_port[i], "total_error_replies"), errors[i]);
     }
     ratelimit_redis_close(r);
 }
