@@ -755,9 +755,10 @@ typedef struct ratelimit_tier {
 
 /* ratelimit_tier_store  The tier as a store. tier must stay where it is while in use. EACH asks the
  * store, in batches of up to 32, only for what can't be answered here; ALL asks it unless a request
- * of the batch is known to be refused, and does not use leases. close closes tier->store. Without
- * store or table BAD_ARGUMENT, without any clock STORE_FAILED, at every call. Threads: as
- * tier->store; no lock is held while it is asked. */
+ * of the batch is known to be refused, and does not use leases. Of a key that comes twice in EACH a
+ * refusal given here does not count what the batch asks before it: retry_after is the key's as it
+ * was. close closes tier->store. Without store or table BAD_ARGUMENT, without any clock
+ * STORE_FAILED, at every call. Threads: as tier->store; no lock is held while it is asked. */
 RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier);
 
 /* ratelimit_tier_stats  A copy of the counters, each read whole. Threads: any. */

@@ -811,6 +811,30 @@ static void begin_at(world *w, int port)
     begin_with(w, &options, 0);
 }
 
+/* Who asks for a key that the user may not take fails alone, though others share the command. */
+static void a_key_not_permitted_fails_alone(void)
+{
+    ratelimit_redis_options options = server_options();
+    static answer to[3];
+    world w;
+    int i;
+    server_flush();
+    CHECK(server_do(server_port(), "ACL SETUSER part on >secret ~ratelimit:mine* +@all"));
+    options.user = "part";
+    options.password = "secret";
+    options.timeout_ms = 2000;
+    begin_with(&w, &options, 0);
+    for (i = 0; i < 3; i++)
+        ask(&w, i == 1 ? "other" : "mine", &hourly, &to[i]);
+    settle(&w);
+    CHECK_U64(to[0].res[0].status, RATELIMIT_OK);
+    CHECK_U64(to[1].res[0].status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(why(&w), "permissions") != NULL);
+    CHECK_U64(to[2].res[0].remaining, 98);
+    end(&w);
+    CHECK(server_do(server_port(), "ACL DELUSER part"));
+}
+
 static void hooked(void *self, const ratelimit_request *req, const ratelimit_result *res)
 {
     unsigned *sum = (unsigned *)self;
@@ -1864,6 +1888,7 @@ int main(int argc, char **argv)
     RUN(what_the_socket_does_not_take_is_sent_later);
     RUN(a_late_loop_does_not_make_the_server_late);
     RUN(a_connection_killed_between_takes_is_not_seen);
+    RUN(a_key_not_permitted_fails_alone);
     RUN(the_policy_of_a_limiter_decides_what_redis_could_not);
     RUN(shadow_mode_hook_and_counters_of_a_limiter_apply);
     RUN(a_key_known_to_be_refused_costs_no_round_trips);
