@@ -4725,6 +4725,72 @@ static bool ratelimit_priv_local(ratelimit_tier *tier, const ratelimit_priv_keye
     return false;
 }
 
+/* ---- a store that fails
+
+   gate is 0 while the store answers. Else it is when to try again, in 2^20 ns. Who finds that this
+   time has come moves it on by the longest cool-down, and with that is the only one to try; what
+   comes of it sets the gate anew. */
+
+static bool ratelimit_priv_gate_swap(uint32_t *gate, uint32_t old, uint32_t value)
+{
+#  if RATELIMIT_PRIV_ATOMIC
+    return ratelimit_priv_swap32(gate, old, value);
+#  else
+    bool same = *gate == old;
+    *gate = same ? value : *gate;
+    return same;
+#  endif
+}
+
+/* The gate's value for a time ns from now. */
+static uint32_t ratelimit_priv_gate_at(uint64_t now, uint64_t ns)
+{
+    uint32_t at = (uint32_t)((now + ns + (UINT64_C(1) << 20) - 1) >> 20);
+    return at + (at == 0);
+}
+
+static uint64_t ratelimit_priv_cool_down_max(const ratelimit_tier *tier)
+{
+    uint64_t most = ratelimit_priv_or(tier->cool_down_max_ns, 5 * RATELIMIT_SECOND);
+    return most < RATELIMIT_HOUR ? most : RATELIMIT_HOUR;
+}
+
+/* How long to leave the store alone after so many failures in a row. */
+static uint64_t ratelimit_priv_cool_down(const ratelimit_tier *tier, uint32_t failures,
+                                         uint64_t now)
+{
+    uint64_t most = ratelimit_priv_cool_down_max(tier);
+    uint64_t pause = ratelimit_priv_or(tier->cool_down_ns, 100 * RATELIMIT_MILLISECOND);
+    uint64_t mix = (now ^ (uint64_t)(uintptr_t)tier) * UINT64_C(0x9E3779B97F4A7C15);
+    while (--failures && pause < most)
+        pause *= 2;
+    pause = pause < most ? pause : most;
+    return pause - (pause >> 17) * (mix >> 48);
+}
+
+/* Is the store left alone now? *seen is what the gate holds. */
+static bool ratelimit_priv_gate_closed(const ratelimit_tier *tier, uint64_t now, uint32_t *seen)
+{
+    uint32_t ahead;
+    *seen = ratelimit_priv_load32(&tier->gate);
+    ahead = *seen - (uint32_t)(now >> 20);
+    return *seen && ahead && ahead <= (uint32_t)(ratelimit_priv_cool_down_max(tier) >> 20) + 2;
+}
+
+/* May the store be asked? *seen is what the gate then holds. */
+static bool ratelimit_priv_gate_pass(ratelimit_tier *tier, uint64_t now, uint32_t *seen)
+{
+    uint32_t next = ratelimit_priv_gate_at(now, ratelimit_priv_cool_down_max(tier));
+    if (ratelimit_priv_gate_closed(tier, now, seen))
+        return false;
+    if (*seen == 0)
+        return true;
+    if (!ratelimit_priv_gate_swap(&tier->gate, *seen, next))
+        return false;
+    *seen = next;
+    return true;
+}
+
 /* ---- before and after the store is asked */
 
 /* Ends what a request ends: a refund and a reset what is known of the key, a block and a reset its
@@ -4847,6 +4913,7 @@ static void ratelimit_priv_send(const ratelimit_tier *tier, ratelimit_priv_erran
     ratelimit_limit made;
     const ratelimit_limit *l = ratelimit_priv_ready(q->limit, &made);
     uint64_t cap = ratelimit_priv_lease_cap(tier, l), held, want;
+    uint32_t gate;
     ratelimit_priv_kept e;
     ratelimit_priv_lease lease;
     *ask = *q;
@@ -4866,6 +4933,7 @@ static void ratelimit_priv_send(const ratelimit_tier *tier, ratelimit_priv_erran
     want = want > q->n ? want : q->n;
     want = want > held ? want : held + 1; /* all is here, but nothing known any more */
     if ((lease.asking && lease.age <= ratelimit_priv_keep(tier)) ||
+        ratelimit_priv_gate_closed(tier, now, &gate) || /* it won't be asked: keep what there is */
         (!held && (q->op == RATELIMIT_TAKE_UP_TO || want <= q->n)) ||
         !ratelimit_priv_lease_mark(tier, errand, &e, lease, l, now))
         return;
@@ -5038,65 +5106,7 @@ static void ratelimit_priv_settle(const ratelimit_tier *tier, const ratelimit_pr
     ratelimit_priv_learn(tier, errand, l, r, ratelimit_priv_tokens(ask), left, now);
 }
 
-/* ---- a store that fails
-
-   gate is 0 while the store answers. Else it is when to try again, in 2^20 ns. Who finds that this
-   time has come moves it on by the longest cool-down, and with that is the only one to try; what
-   comes of it sets the gate anew. */
-
-static bool ratelimit_priv_gate_swap(uint32_t *gate, uint32_t old, uint32_t value)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    return ratelimit_priv_swap32(gate, old, value);
-#  else
-    bool same = *gate == old;
-    *gate = same ? value : *gate;
-    return same;
-#  endif
-}
-
-/* The gate's value for a time ns from now. */
-static uint32_t ratelimit_priv_gate_at(uint64_t now, uint64_t ns)
-{
-    uint32_t at = (uint32_t)((now + ns + (UINT64_C(1) << 20) - 1) >> 20);
-    return at + (at == 0);
-}
-
-static uint64_t ratelimit_priv_cool_down_max(const ratelimit_tier *tier)
-{
-    uint64_t most = ratelimit_priv_or(tier->cool_down_max_ns, 5 * RATELIMIT_SECOND);
-    return most < RATELIMIT_HOUR ? most : RATELIMIT_HOUR;
-}
-
-/* How long to leave the store alone after so many failures in a row. */
-static uint64_t ratelimit_priv_cool_down(const ratelimit_tier *tier, uint32_t failures,
-                                         uint64_t now)
-{
-    uint64_t most = ratelimit_priv_cool_down_max(tier);
-    uint64_t pause = ratelimit_priv_or(tier->cool_down_ns, 100 * RATELIMIT_MILLISECOND);
-    uint64_t mix = (now ^ (uint64_t)(uintptr_t)tier) * UINT64_C(0x9E3779B97F4A7C15);
-    while (--failures && pause < most)
-        pause *= 2;
-    pause = pause < most ? pause : most;
-    return pause - (pause >> 17) * (mix >> 48);
-}
-
-/* May the store be asked? *seen is what the gate then holds. */
-static bool ratelimit_priv_gate_pass(ratelimit_tier *tier, uint64_t now, uint32_t *seen)
-{
-    uint64_t most = ratelimit_priv_cool_down_max(tier);
-    uint32_t ahead, next = ratelimit_priv_gate_at(now, most);
-    *seen = ratelimit_priv_load32(&tier->gate);
-    if (*seen == 0)
-        return true;
-    ahead = *seen - (uint32_t)(now >> 20);
-    if (ahead && ahead <= (uint32_t)(most >> 20) + 2) /* else its time has come */
-        return false;
-    if (!ratelimit_priv_gate_swap(&tier->gate, *seen, next))
-        return false;
-    *seen = next;
-    return true;
-}
+/* ---- asking, and deciding while the store fails */
 
 /* What came of asking. Only the first to fail counts: the others knew no better. */
 static void ratelimit_priv_gate_set(ratelimit_tier *tier, bool failed, uint32_t seen, uint64_t now)

@@ -1536,14 +1536,18 @@ static SSL_CTX *ratelimit_priv_redis_tls_open(const ratelimit_redis_options *o)
     return NULL;
 }
 
-/* The server must be name, which is an address or is told to it. */
-static bool ratelimit_priv_redis_tls_expect(SSL *ssl, const char *name)
+/* The server must be name, or any, and is told which name is asked for, but no address. */
+static bool ratelimit_priv_redis_tls_expect(SSL *ssl, const char *name, const char *host)
 {
-    if (strcmp(name, "*") == 0 ||
-        X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name) == 1)
-        return true;
+    bool any = strcmp(name, "*") == 0, is_address;
+    const char *asked = any ? host : name;
+    ASN1_OCTET_STRING *address = a2i_IPADDRESS(asked);
+    is_address = address != NULL;
+    ASN1_OCTET_STRING_free(address);
+    if (is_address)
+        return any || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name) == 1;
     SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
+    return (any || SSL_set1_host(ssl, name) == 1) && SSL_set_tlsext_host_name(ssl, asked) == 1;
 }
 
 /* Steps of TLS on c. What the program left in OpenSSL's queue of errors must not be taken for one
@@ -1554,7 +1558,7 @@ static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r, redisContex
     const redisContextFuncs *plain = c->funcs;
     SSL *ssl = SSL_new(r->tls);
     ratelimit_priv_redis_pipe pipe;
-    bool good = ssl && ratelimit_priv_redis_tls_expect(ssl, r->tls_name ? r->tls_name : host);
+    bool good = ssl && ratelimit_priv_redis_tls_expect(ssl, r->tls_name ? r->tls_name : host, host);
     ERR_clear_error();
     ratelimit_priv_redis_hold(&pipe);
     good = good && redisInitiateSSL(c, ssl) == REDIS_OK;
@@ -2519,11 +2523,15 @@ static void ratelimit_priv_redis_send_to(ratelimit_priv_redis_call *calls, size_
                                          ratelimit_priv_redis_node *node, uint64_t deadline)
 {
     ratelimit_redis *r = calls->r;
+    char why[sizeof node->why];
     bool newer;
     size_t i;
     if (ratelimit_priv_redis_send(calls, count, node, deadline))
         return;
     newer = r->cluster && ratelimit_priv_redis_map(r, deadline);
+    pthread_mutex_lock(&r->lock);
+    memcpy(why, node->why, sizeof why);
+    pthread_mutex_unlock(&r->lock);
     for (i = 0; i < count; i++) {
         if (calls[i].done || calls[i].conn || calls[i].node != node)
             continue;
@@ -2532,7 +2540,7 @@ static void ratelimit_priv_redis_send_to(ratelimit_priv_redis_call *calls, size_
         if (calls[i].node == node)
             ratelimit_priv_redis_fail(&calls[i]);
         else
-            ratelimit_priv_redis_hop(&calls[i], node->why);
+            ratelimit_priv_redis_hop(&calls[i], why);
     }
 }
 

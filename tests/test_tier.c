@@ -847,6 +847,21 @@ static void ask_meanwhile(void)
     CHECK_U64(far_calls, calls);
 }
 
+/* A take larger than its lease gave the lease up, though the store was not asked. */
+static void a_lease_outlives_takes_while_the_store_is_left_alone(void)
+{
+    uint64_t left;
+    fresh(50);
+    heat(0, &thousand);
+    left = op_of(0, "key", &thousand, RATELIMIT_PEEK, 1).remaining;
+    CHECK_U64(take_of(0, &thousand, 1).source, LEASED);
+    far_fails = true;
+    CHECK_U64(op_of(0, "other", &thousand, RATELIMIT_TAKE, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(take_of(0, &thousand, 900).status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(take_of(0, &thousand, 1).source, LEASED);
+    CHECK_U64(op_of(0, "key", &thousand, RATELIMIT_PEEK, 1).remaining, left - 2);
+}
+
 static void one_probe_at_a_time(void)
 {
     fresh(0);
@@ -1451,6 +1466,7 @@ int main(int argc, char **argv)
     RUN(a_dead_store_is_left_alone);
     RUN(failures_at_one_time_are_one_failure);
     RUN(a_lease_asked_for_when_the_store_fails_is_gone_but_not_leasing);
+    RUN(a_lease_outlives_takes_while_the_store_is_left_alone);
     RUN(one_probe_at_a_time);
     RUN(one_failed_answer_among_others_does_not_shut_the_store);
     RUN(what_is_known_goes_on_while_the_store_is_down);
