@@ -4358,10 +4358,10 @@ RATELIMIT_API ratelimit_status ratelimit_cas_extend(ratelimit_cas *cas, const vo
 
    A lease has one owner at a time. Who wants more takes what is left out of it and marks it ASKING;
    what comes of the store's answer is put back only into the very entry that was marked (turn). So
-   there is never more than one lease, and a reset or block meanwhile drops it. Others, while it is
-   marked, ask for themselves. Nothing is ever refunded on its own account: a refund could undo
-   another node's block or reset. What is left over counts towards the next take of the key; what
-   nobody asks for expires. */
+   there is never more than one lease, and a reset, block or refund meanwhile drops it, as it does
+   all that was asked before it was done. Others, while it is marked, ask for themselves. Nothing is
+   ever refunded on its own account: a refund could undo another node's block or reset. What is left
+   over counts towards the next take of the key; what nobody asks for expires. */
 
 #  define RATELIMIT_PRIV_KNOWN_KIND UINT32_C(0x85EBCA6B)
 #  define RATELIMIT_PRIV_LEASE_KIND UINT32_C(0xC2B2AE35)
@@ -4818,6 +4818,7 @@ static void ratelimit_priv_forget(const ratelimit_tier *tier, const ratelimit_pr
     }
 }
 
+/* All that a request ends, once it is done. */
 static void ratelimit_priv_tier_end(const ratelimit_tier *tier, const ratelimit_priv_keyed *at,
                                     ratelimit_op op, uint64_t now)
 {
