@@ -117,7 +117,8 @@
 
    With options.cluster any one node is enough to start. MOVED, ASK, TRYAGAIN and CLUSTERDOWN are
    followed or waited out within timeout_ms. Each request has one key, so every node serves its own;
-   ratelimit_take_each is one write per node. All-or-none needs all its keys on one node:
+   ratelimit_take_each is one write per node, and a node that hangs fails its own requests only,
+   once connections to the others stand. All-or-none needs all its keys on one node:
 
        "{alice}:login"  "{alice}:api"       only what stands in the first braces chooses the node
 
