@@ -110,8 +110,8 @@ static ratelimit_result ask_node(size_t node, const ratelimit_request *req)
     return res;
 }
 
-static ratelimit_result op_of(size_t node, const char *key, const ratelimit_limit *limit,
-                              ratelimit_op op, uint64_t n)
+static ratelimit_request request_of(const char *key, const ratelimit_limit *limit, ratelimit_op op,
+                                    uint64_t n)
 {
     ratelimit_request req;
     memset(&req, 0, sizeof req);
@@ -121,6 +121,13 @@ static ratelimit_result op_of(size_t node, const char *key, const ratelimit_limi
     req.op = op;
     req.n = n;
     req.max_wait_ns = op == RATELIMIT_BLOCK ? 20 * SEC : op == RATELIMIT_RESERVE ? HOUR : 0;
+    return req;
+}
+
+static ratelimit_result op_of(size_t node, const char *key, const ratelimit_limit *limit,
+                              ratelimit_op op, uint64_t n)
+{
+    ratelimit_request req = request_of(key, limit, op, n);
     return ask_node(node, &req);
 }
 
@@ -573,13 +580,8 @@ static void what_follows_a_reset_in_its_batch_is_believed(void)
     ratelimit_result res[2];
     fresh(0);
     CHECK(take_of(0, &hourly, 1).allowed);
-    memset(req, 0, sizeof req);
-    req[0].key = req[1].key = "key";
-    req[0].key_len = req[1].key_len = 3;
-    req[0].limit = req[1].limit = &hourly;
-    req[0].op = RATELIMIT_RESET;
-    req[1].op = RATELIMIT_TAKE;
-    req[1].n = 10;
+    req[0] = request_of("key", &hourly, RATELIMIT_RESET, 0);
+    req[1] = request_of("key", &hourly, RATELIMIT_TAKE, 10);
     nodes[0].decide(nodes[0].self, req, res, 2, RATELIMIT_EACH);
     CHECK(res[0].allowed && res[1].allowed);
     CHECK_U64(take_of(0, &hourly, 1).source, CACHED);
@@ -598,11 +600,8 @@ static void a_lease_is_served_though_nothing_else_is_known_any_more(void)
         while (op_of(1, "key", &thousand, RATELIMIT_TAKE_UP_TO, 1000).allowed)
             ;
         CHECK(op_of(1, "other", &ten, RATELIMIT_TAKE, 10).allowed);
-        memset(req, 0, sizeof req);
-        req[0].key = "key", req[0].key_len = 3, req[0].limit = &thousand;
-        req[0].op = RATELIMIT_REFUND, req[0].n = 1;
-        req[1].key = "other", req[1].key_len = 5, req[1].limit = &ten;
-        req[1].n = 10;
+        req[0] = request_of("key", &thousand, RATELIMIT_REFUND, 1);
+        req[1] = request_of("other", &ten, RATELIMIT_TAKE, 10);
         nodes[0].decide(nodes[0].self, req, res, 2, RATELIMIT_ALL);
         CHECK(!res[0].allowed && !res[1].allowed);
         res[0] = op_of(0, "key", &thousand, taken ? RATELIMIT_TAKE : RATELIMIT_PEEK, 1);
@@ -1161,12 +1160,8 @@ static void all_or_none_is_not_refused_for_what_it_gives_back_itself(void)
         fresh(0);
         CHECK(take_of(0, &hourly, 10).allowed);
         CHECK_U64(take_of(0, &hourly, 1).source, CACHED);
-        memset(req, 0, sizeof req);
-        req[0].key = req[1].key = "key";
-        req[0].key_len = req[1].key_len = 3;
-        req[0].limit = req[1].limit = &hourly;
-        req[0].op = gives[i];
-        req[0].n = req[1].n = 1;
+        req[0] = request_of("key", &hourly, gives[i], 1);
+        req[1] = request_of("key", &hourly, RATELIMIT_TAKE, 1);
         nodes[0].decide(nodes[0].self, req, res, 2, RATELIMIT_ALL);
         CHECK(res[0].allowed && res[1].allowed);
     }
