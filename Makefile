@@ -16,12 +16,13 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
-           libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
+           libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \
+           chromium fonts-dejavu-core nginx haproxy caddy zlib1g-dev
 NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible ioredis
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deps test check examples bench bench-redis flood size fmt fmt-check check-checks check-docs \
+.PHONY: help demo deps test check examples bench bench-redis bench-replay flood size fmt fmt-check check-checks check-docs \
         check-fuzz check-portability check-redis clean
 
 help: ## this list
@@ -31,19 +32,37 @@ $(BUILD)/%: examples/%.c ratelimit.h
 	@mkdir -p $(BUILD)
 	$(CC) -std=c99 $(CFLAGS) -I. $< -o $@
 
-demo: $(BUILD)/replay $(BUILD)/make_log ## replay a sample log (or LOG=access.log) under LIMIT
-ifdef LOG
-	@$(BUILD)/replay --limit "$(LIMIT)" "$(LOG)"
-else
-	@$(BUILD)/make_log > $(BUILD)/demo.log
-	@$(BUILD)/replay --limit "$(LIMIT)" --svg $(BUILD)/demo.svg $(BUILD)/demo.log
-	@echo "Picture: $(BUILD)/demo.svg. Your own log: make demo LOG=/var/log/nginx/access.log LIMIT=\"$(LIMIT)\""
-endif
+# zlib unpacks logs if it is there; else replay runs gzip.
+$(BUILD)/replay: $(wildcard examples/replay/*.[ch]) ratelimit.h
+	@mkdir -p $(BUILD)
+	@printf '\043include <zlib.h>\nint main(void) { return !zlibVersion(); }\n' > $(BUILD)/zlib.c; \
+	zlib=; ! $(CC) $(BUILD)/zlib.c -o $(BUILD)/zlib -lz 2>/dev/null || zlib="-DREPLAY_ZLIB -lz"; \
+	set -x; $(CC) -std=c99 $(CFLAGS) -I. examples/replay/*.c -o $@ $$zlib
 
+# LOG may be several files or a pattern; OPTIONS go to replay. With --suggest or --compare there is no limit but the one
+# that is given.
+DEMO_LIMIT = $(if $(and $(filter file,$(origin LIMIT)),$(findstring --suggest,$(OPTIONS))$(findstring --compare,$(OPTIONS))),,--limit "$(LIMIT)")
+demo: $(BUILD)/replay $(BUILD)/make_log ## replay a sample log (or LOG=access.log) under LIMIT, with OPTIONS
+	@set -- $(LOG); [ $$# -gt 0 ] || { $(BUILD)/make_log > $(BUILD)/demo.log && set -- $(BUILD)/demo.log; }; \
+	[ ! -e "$(LOG)" ] || set -- "$(LOG)"; \
+	$(BUILD)/replay $(DEMO_LIMIT) --svg $(BUILD)/demo.svg --html $(BUILD)/demo.html $(OPTIONS) "$$@" && \
+	echo "Picture: $(BUILD)/demo.svg. Page: $(BUILD)/demo.html. Your own log: make demo LOG=/var/log/nginx/access.log LIMIT=\"$(LIMIT)\""
+
+bench-replay: $(BUILD)/replay $(BUILD)/make_log ## lines a second that replay reads, sorts and decides
+	@$(BUILD)/make_log 1 3000 > $(BUILD)/bench-replay.log
+	@$(BUILD)/replay --limit "$(LIMIT)" $(BUILD)/bench-replay.log | tail -n 1
+	@rm $(BUILD)/bench-replay.log
+
+# No service that comes with a package is started: policy-rc.d says no to that while packages are installed.
 deps: ## install what the tests need, with apt-get
 	@command -v apt-get >/dev/null || { echo "No apt-get here. Install by hand: $(PACKAGES) $(EXAMPLE_PACKAGES)"; exit 1; }
 	@if [ "$$(id -u)" = 0 ]; then run=; else run=sudo; fi; \
 	export DEBIAN_FRONTEND=noninteractive; \
+	policy=/usr/sbin/policy-rc.d; \
+	if [ ! -e $$policy ]; then \
+		trap "$$run rm -f $$policy" EXIT; \
+		printf '\043!/bin/sh\nexit 101\n' | $$run tee $$policy >/dev/null; $$run chmod 755 $$policy; \
+	fi; \
 	get="$$run apt-get install -y -qq --no-install-recommends"; \
 	$$run apt-get update -qq && $$get $(PACKAGES) $(EXAMPLE_PACKAGES) && \
 	v=$$(gcc -dumpversion | cut -d. -f1) && $$get gcc-$$v-multilib g++-$$v-multilib && \

@@ -1,4 +1,4 @@
-/* make_log.c - writes a believable access log, for trying replay.c without a log of your own
+/* make_log.c - writes a believable access log, for trying replay without a log of your own
 
    What it shows: nothing of ratelimit.h. It makes the sample that `make demo` replays.
 
