@@ -27,7 +27,7 @@ def all_tests():
     """The functions of tests/replay/*.py that are sentences: more than one word, no arguments."""
     for info in pkgutil.iter_modules(replay.__path__):
         module = importlib.import_module("replay." + info.name)
-        for name, test in vars(module).items():
+        for name, test in list(vars(module).items()):
             if inspect.isfunction(test) and test.__module__ == module.__name__ and "_" in name.strip("_") and info.name != "common":
                 if not inspect.signature(test).parameters and not name.startswith("_"):
                     yield info.name, name, test

@@ -17,14 +17,17 @@ static void remark(const writer *w, const char *what)
     fprintf(w->out, "%s %s\n", w->comment, what);
 }
 
-static uint64_t divisor(uint64_t a, uint64_t b)
+/* The rate in the smallest numbers: 10/m is 1 in 6 s. */
+static void reduced(const ratelimit_limit *l, uint64_t *tokens, uint64_t *per_ns)
 {
+    uint64_t a = l->tokens, b = l->per_ns;
     while (b) {
         uint64_t rest = a % b;
         a = b;
         b = rest;
     }
-    return a;
+    *tokens = l->tokens / a;
+    *per_ns = l->per_ns / a;
 }
 
 /* Remarks on what no program here knows. True if the limit can't be written at all. */
@@ -103,8 +106,40 @@ static void as_nginx(const writer *w, const candidate *c)
 
 /* ---- HAProxy --------------------------------------------------------------------------------- */
 
-/* HAProxy counts in a sliding time: the time in which the whole burst comes back has the same rate
- * and the same burst. */
+/* "2m", "6s", "1500ms": in the largest unit that fits; days only where they are known. */
+static line_text duration(uint64_t ns, bool days)
+{
+    static const struct {
+        uint64_t ns;
+        const char *name;
+    } units[] = {{RATELIMIT_DAY, "d"},          {RATELIMIT_HOUR, "h"},
+                 {RATELIMIT_MINUTE, "m"},       {RATELIMIT_SECOND, "s"},
+                 {RATELIMIT_MILLISECOND, "ms"}, {RATELIMIT_NANOSECOND, "ns"}};
+    line_text out;
+    size_t i = days ? 0 : 1;
+    while (i < 5 && (ns == 0 || ns % units[i].ns))
+        i++;
+    snprintf(out.at, sizeof out.at, "%" PRIu64 "%s", ns / units[i].ns, units[i].name);
+    return out;
+}
+
+/* The time in which the whole burst comes back, in whole ms; 0 if it is longer than `most`. A
+ * sliding count of the burst in this time has the same rate and the same burst. */
+static uint64_t burst_time(const ratelimit_limit *l, uint64_t most)
+{
+    double ns = (double)l->burst * (double)l->per_ns / (double)l->tokens;
+    uint64_t ms = ns < 1e18 ? (uint64_t)(ns / 1e6 + 0.5) : 0;
+    return ms * RATELIMIT_MILLISECOND > most ? 0 : ms * RATELIMIT_MILLISECOND;
+}
+
+static void remark_sliding(const writer *w)
+{
+    remark(
+        w,
+        "It counts in a sliding time, here the one in which the burst comes back: the same rate");
+    remark(w, "and the same burst, a little stricter in between.");
+}
+
 static void as_haproxy(const writer *w, const candidate *c)
 {
     const char *by = w->opt->key == KEY_PATH      ? "path"
@@ -113,82 +148,83 @@ static void as_haproxy(const writer *w, const candidate *c)
     const char *type = w->opt->key == KEY_PATH      ? "string len 128"
                        : w->opt->key == KEY_IP_PATH ? "binary len 20"
                                                     : "ipv6";
-    size_t i;
-    remark(w, "HAProxy counts requests, also refused ones, in a sliding time. The time here is the "
-              "one in which");
-    remark(w, "the burst comes back: the same rate and burst, a little stricter in between.");
-    for (i = 0; i < c->limits && i < 3; i++) {
-        double ms = (double)c->limit[i].burst * (double)c->limit[i].per_ns /
-                    (double)c->limit[i].tokens / 1e6;
-        if (cannot(w, c, i))
-            continue;
-        if (ms < 1 || ms > 2073600000.0) { /* 24 days */
+    size_t i, used = 0;
+    uint64_t time[MAX_LIMITS];
+    remark_sliding(w);
+    remark(w, "Refused requests count, too.");
+    for (i = 0; i < c->limits; i++) {
+        time[i] = cannot(w, c, i) ? 0 : burst_time(&c->limit[i], 24 * RATELIMIT_DAY);
+        if (!c->unlimited[i] && time[i] == 0)
             fprintf(w->out, "# %s: HAProxy's times go from 1 ms to 24 days\n",
                     limit_text(&c->limit[i]).at);
-            continue;
+        if (time[i] && used++ >= 3) {
+            fprintf(w->out, "# %s: HAProxy has counters for three limits\n",
+                    limit_text(&c->limit[i]).at);
+            time[i] = 0;
         }
-        fprintf(w->out,
-                "backend replay%zu\n"
-                "    stick-table type %s size 1m expire %.0fms store http_req_rate(%.0fms)\n",
-                i + 1, type, ms, ms);
+        if (time[i])
+            fprintf(w->out,
+                    "backend replay%zu\n"
+                    "    stick-table type %s size 1m expire %s store http_req_rate(%s)\n",
+                    i + 1, type, duration(time[i], true).at, duration(time[i], true).at);
     }
     remark(w, "in your frontend");
-    for (i = 0; i < c->limits && i < 3; i++) {
-        double ms = (double)c->limit[i].burst * (double)c->limit[i].per_ns /
-                    (double)c->limit[i].tokens / 1e6;
-        if (c->unlimited[i] || ms < 1 || ms > 2073600000.0)
-            continue;
-        fprintf(w->out,
-                "    http-request track-sc%zu %s table replay%zu\n"
-                "    http-request deny deny_status 429 if { sc_http_req_rate(%zu,replay%zu) gt "
-                "%" PRIu64 " }\n",
-                i, by, i + 1, i, i + 1, c->limit[i].burst);
-    }
-    if (c->limits > 3)
-        remark(w, "more than three limits: HAProxy has sc0, sc1 and sc2");
+    for (i = 0, used = 0; i < c->limits; i++)
+        if (time[i]) {
+            fprintf(w->out,
+                    "    http-request track-sc%zu %s table replay%zu\n"
+                    "    http-request deny deny_status 429 if { sc_http_req_rate(%zu,replay%zu) gt "
+                    "%" PRIu64 " }\n",
+                    used, by, i + 1, used, i + 1, c->limit[i].burst);
+            used++;
+        }
     remark_prefixes(w, "prefixes: src,ipmask(24,64) in place of src");
 }
 
 /* ---- Envoy ----------------------------------------------------------------------------------- */
 
+static const char *envoy_action(const options *opt)
+{
+    return opt->key == KEY_PATH
+               ? "{request_headers: {header_name: ':path', descriptor_key: replay}}"
+               : "{masked_remote_address: {}}";
+}
+
 /* Envoy fills at most each 50 ms. */
 static void as_envoy(const writer *w, const candidate *c)
 {
     size_t i;
-    remark(w, "envoy.filters.http.local_ratelimit, for each address (Envoy 1.34 and later), in "
-              "each Envoy for itself");
+    remark(w, "among http_filters: for each key (Envoy 1.34 and later), in each Envoy for itself");
+    if (w->opt->key == KEY_IP_PATH)
+        remark(w, "address and path: add the action request_headers of ':path' to each");
     for (i = 0; i < c->limits; i++) {
-        uint64_t shared = divisor(c->limit[i].tokens, c->limit[i].per_ns);
-        uint64_t tokens = c->limit[i].tokens / shared, fill = c->limit[i].per_ns / shared, times;
+        uint64_t tokens, fill, times;
         if (cannot(w, c, i))
             continue;
+        reduced(&c->limit[i], &tokens, &fill);
         times = fill < 50000000 ? (50000000 + fill - 1) / fill : 1;
         fprintf(w->out,
-                "%s: &replay%zu\n"
-                "  stat_prefix: replay%zu\n"
-                "  rate_limits:\n"
-                "  - actions:\n"
-                "    - %s\n"
-                "  descriptors:\n"
-                "  - entries:\n"
-                "    - key: %s\n"
-                "    token_bucket:\n"
-                "      max_tokens: %" PRIu64 "\n"
-                "      tokens_per_fill: %" PRIu64 "\n"
-                "      fill_interval: %" PRIu64 ".%09" PRIu64 "s\n"
-                "  token_bucket:\n"
-                "    max_tokens: 4294967295\n"
-                "    tokens_per_fill: 4294967295\n"
-                "    fill_interval: 1s\n"
-                "  filter_enabled: {default_value: {numerator: 100, denominator: HUNDRED}}\n"
-                "  filter_enforced: {default_value: {numerator: 100, denominator: HUNDRED}}\n",
-                i ? "typed_config2" : "typed_config", i + 1, i + 1,
-                w->opt->key == KEY_PATH ? "request_headers: {header_name: ':path', "
-                                          "descriptor_key: path}"
-                                        : "remote_address: {}",
-                w->opt->key == KEY_PATH ? "path" : "remote_address",
+                "- name: replay%zu\n"
+                "  typed_config:\n"
+                "    \"@type\": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit."
+                "v3.LocalRateLimit\n"
+                "    stat_prefix: replay%zu\n"
+                "    rate_limits:\n"
+                "    - actions: [%s]\n"
+                "    descriptors:\n"
+                "    - entries: [{key: %s}]\n",
+                i + 1, i + 1, envoy_action(w->opt),
+                w->opt->key == KEY_PATH ? "replay" : "masked_remote_address");
+        fprintf(w->out,
+                "      token_bucket: {max_tokens: %" PRIu64 ", tokens_per_fill: %" PRIu64
+                ", fill_interval: %" PRIu64 ".%09" PRIu64 "s}\n",
                 c->limit[i].burst < UINT32_MAX ? c->limit[i].burst : (uint64_t)UINT32_MAX,
                 tokens * times, fill * times / RATELIMIT_SECOND, fill * times % RATELIMIT_SECOND);
+        fputs("    token_bucket: {max_tokens: 4294967295, tokens_per_fill: 4294967295, "
+              "fill_interval: 0.05s}\n"
+              "    filter_enabled: {default_value: {numerator: 100, denominator: HUNDRED}}\n"
+              "    filter_enforced: {default_value: {numerator: 100, denominator: HUNDRED}}\n",
+              w->out);
     }
     remark_prefixes(w, "prefixes: masked_remote_address: {v4_prefix_mask_len: 24, "
                        "v6_prefix_mask_len: 64}");
@@ -200,18 +236,25 @@ static void as_traefik(const writer *w, const candidate *c)
 {
     size_t i;
     remark(w, "a file of Traefik's dynamic configuration; name the middlewares in your router");
+    if (w->opt->key != KEY_IP)
+        remark(w, "Traefik limits by address, host or header, not by path");
     fputs("http:\n  middlewares:\n", w->out);
     for (i = 0; i < c->limits; i++) {
-        uint64_t shared = divisor(c->limit[i].tokens, c->limit[i].per_ns);
+        uint64_t tokens, period;
         if (cannot(w, c, i))
             continue;
+        reduced(&c->limit[i], &tokens, &period);
+        if (RATELIMIT_MINUTE % period == 0 && tokens <= UINT64_MAX / RATELIMIT_MINUTE) {
+            tokens *= RATELIMIT_MINUTE / period; /* 10 a minute reads better than 1 in 6 s */
+            period = RATELIMIT_MINUTE;
+        }
         fprintf(w->out,
                 "    replay%zu:\n"
                 "      rateLimit:\n"
                 "        average: %" PRIu64 "\n"
-                "        period: %" PRIu64 "ns\n"
+                "        period: %s\n"
                 "        burst: %" PRIu64 "\n",
-                i + 1, c->limit[i].tokens / shared, c->limit[i].per_ns / shared, c->limit[i].burst);
+                i + 1, tokens, duration(period, false).at, c->limit[i].burst);
         if (w->opt->prefix.ipv6 != 128)
             fprintf(w->out,
                     "        sourceCriterion:\n"
@@ -227,27 +270,29 @@ static void as_traefik(const writer *w, const candidate *c)
 
 static void as_caddy(const writer *w, const candidate *c)
 {
-    const char *by = w->opt->key == KEY_PATH      ? "{path}"
-                     : w->opt->key == KEY_IP_PATH ? "{remote_host}{path}"
+    const char *by = w->opt->key == KEY_PATH      ? "{http.request.uri.path}"
+                     : w->opt->key == KEY_IP_PATH ? "{remote_host}{http.request.uri.path}"
                                                   : "{remote_host}";
+    uint64_t time[MAX_LIMITS];
     size_t i;
-    remark(w, "in a site; needs Caddy with github.com/mholt/caddy-ratelimit, which counts in a "
-              "sliding time: here");
-    remark(w, "the one in which the burst comes back: the same rate and burst, a little stricter "
-              "in between.");
+    remark(w, "in a site; needs Caddy with github.com/mholt/caddy-ratelimit");
+    remark_sliding(w);
+    for (i = 0; i < c->limits; i++) {
+        time[i] = cannot(w, c, i) ? 0 : burst_time(&c->limit[i], RATELIMIT_FOREVER);
+        if (!c->unlimited[i] && time[i] == 0)
+            fprintf(w->out, "# %s: its time is below 1 ms\n", limit_text(&c->limit[i]).at);
+    }
     fputs("rate_limit {\n", w->out);
     for (i = 0; i < c->limits; i++) {
-        double ms = (double)c->limit[i].burst * (double)c->limit[i].per_ns /
-                    (double)c->limit[i].tokens / 1e6;
-        if (cannot(w, c, i))
+        if (time[i] == 0)
             continue;
         fprintf(w->out,
                 "\tzone replay%zu {\n"
                 "\t\tkey %s\n"
                 "\t\tevents %" PRIu64 "\n"
-                "\t\twindow %.0fms\n"
+                "\t\twindow %s\n"
                 "\t}\n",
-                i + 1, by, c->limit[i].burst, ms < 1 ? 1 : ms);
+                i + 1, by, c->limit[i].burst, duration(time[i], true).at);
     }
     fputs("}\n", w->out);
     remark_prefixes(w, "prefixes: caddy-ratelimit has none");

@@ -16,7 +16,9 @@ static void first_bad(FILE *out, const input *in, const char *indent)
     fprintf(out, "   the first is line %s", commas(in->files[i].first_bad_line).at);
     if (in->source_count > 1)
         fprintf(out, " of %s", in->files[i].name);
-    fprintf(out, ": %s\n%s> %s", in->files[i].why_bad, indent, in->files[i].first_bad);
+    fprintf(out, ": %s", in->files[i].why_bad);
+    if (in->files[i].first_bad[0])
+        fprintf(out, "\n%s> %s", indent, in->files[i].first_bad);
 }
 
 static void print_counts(const run *r)

@@ -33,7 +33,6 @@ typedef struct search {
     uint64_t bursts[MAX_BURSTS];
     size_t burst_count;
     uint32_t (*refused)[MAX_BURSTS + 1]; /* [rate][burst]: keys that need this burst */
-    uint64_t *total;                     /* what each key costs */
 } search;
 
 /* A bucket without bottom; a token is per_ns, reduced, and tokens flow in at so many a ns. */
@@ -138,7 +137,7 @@ static void deep_take(deep *d, uint64_t tokens, uint64_t token, uint64_t wait, u
 {
     d->debt = after_wait(d->debt, tokens, wait);
     if (cost > (DEEPEST - d->debt) / token)
-        d->debt = d->deepest = DEEPEST; /* deeper than any burst of interest */
+        d->debt = d->deepest = DEEPEST; /* no legal burst is so deep: a window is at most 2^62 ns */
     else
         d->debt += cost * token;
     if (d->debt > d->deepest)
@@ -270,20 +269,20 @@ static void make_rungs(ladder *l, uint64_t wanted, size_t keys)
     }
 }
 
-static uint64_t most_of_a_key(search *s, ladder *l, size_t keys)
+static uint64_t most_of_a_key(ladder *l, size_t keys)
 {
-    uint64_t most = 1;
+    uint64_t most = 1, *total;
     request r;
     size_t k;
-    s->total = (uint64_t *)resize(FOR_SUGGESTING, NULL, 0, keys + 1, sizeof *s->total);
-    memset(s->total, 0, (keys + 1) * sizeof *s->total);
+    total = (uint64_t *)resize(FOR_SUGGESTING, NULL, 0, keys + 1, sizeof *total);
+    memset(total, 0, (keys + 1) * sizeof *total);
     rewind(l->spool);
     while (ladder_next(l, &r))
-        s->total[r.key] = add_capped(s->total[r.key], r.cost);
+        total[r.key] = add_capped(total[r.key], r.cost);
     for (k = 0; k < keys; k++)
-        if (s->total[k] > most)
-            most = s->total[k];
-    resize(FOR_SUGGESTING, s->total, keys + 1, 0, sizeof *s->total);
+        if (total[k] > most)
+            most = total[k];
+    resize(FOR_SUGGESTING, total, keys + 1, 0, sizeof *total);
     return most;
 }
 
@@ -295,7 +294,7 @@ void ladder_find(ladder *l, const options *opt, const key_set *keys)
     make_rungs(l, opt->share, keys->count);
     if (l->spooled == 0)
         return;
-    make_steps(&s, most_of_a_key(&s, l, keys->count));
+    make_steps(&s, most_of_a_key(l, keys->count));
     s.refused = (uint32_t(*)[MAX_BURSTS + 1])
         resize(FOR_SUGGESTING, NULL, 0, s.rate_count, sizeof *s.refused);
     memset(s.refused, 0, s.rate_count * sizeof *s.refused);

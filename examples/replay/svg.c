@@ -101,13 +101,13 @@ static void head(FILE *f, const run *r, double height)
     fprintf(f, "</title>\n<desc id=\"d\">%s</desc>\n%s", facts.at, style);
     rect(f, "ground", 0, 0, WIDTH, height);
     write_at(f, "title", 24, 40, title_of(r).at);
-    if (what) {
-        append(&facts, " \342\200\224 %s", what);
-        write_at(f, "head", 24, 64, facts.at);
-    } else {
-        write_at(f, "", 24, 64, r->opt->candidate_count > 1 ? "" : facts.at);
-    }
-    write_at(f, "", 24, 84, r->requests ? span_label(r).at : "no requests");
+    if (r->opt->candidate_count > 1)
+        facts.at[0] = 0; /* each panel has its own */
+    if (what)
+        append(&facts, "%s%s", facts.at[0] ? " \342\200\224 " : "", what);
+    if (facts.at[0])
+        write_at(f, what ? "head" : "", 24, 64, facts.at);
+    write_at(f, "", 24, facts.at[0] ? 84 : 66, r->requests ? span_label(r).at : "no requests");
     rect(f, "allowed", RIGHT - 156, 73, 12, 12);
     write_at(f, "", RIGHT - 138, 84, "allowed");
     rect(f, "refused", RIGHT - 72, 73, 12, 12);
