@@ -131,7 +131,7 @@ bool parse_elb(text line, parts *p, const char **why)
         !next_field(&rest, &field) || !next_field(&rest, &target))
         return false;
     address = bare_address(field);
-    if (!typed && (!address.at || (!bare_address(target).at && !same_text(target, "-"))))
+    if ((!typed && !address.at) || (!bare_address(target).at && !same_text(target, "-")))
         return false;
     p->form = typed ? FORM_ALB : FORM_ELB;
     *why = address.at ? NULL : "the load balancer's line has no client";

@@ -376,7 +376,7 @@ reading reader_next(reader *r, log_line *out)
 text reader_ahead(reader *r)
 {
     text t;
-    if (r->at == r->have && !r->ended)
+    while (!r->ended && r->have < BUFFER)
         r->ended = fill(r) <= 0;
     t.at = r->buffer + r->at;
     t.len = r->have - r->at;

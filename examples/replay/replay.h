@@ -2,7 +2,9 @@
 #ifndef REPLAY_H
 #define REPLAY_H
 
-#define _POSIX_C_SOURCE 200809L
+#ifndef _POSIX_C_SOURCE
+#  define _POSIX_C_SOURCE 200809L
+#endif
 
 #include "ratelimit.h"
 
@@ -204,7 +206,7 @@ reader *reader_open(const char *name, bool follow, const char **why);
 void reader_close(reader *r);
 reading reader_next(reader *r, log_line *out);
 const char *reader_fault(const reader *r);
-text reader_ahead(reader *r); /* what is in memory but not read yet; reads once if nothing is */
+text reader_ahead(reader *r); /* what comes next, as much as there is room for */
 uint64_t reader_bytes(const reader *r);
 bool reader_compressed(const reader *r);
 uint64_t reader_file_size(const reader *r); /* 0: not known */
@@ -536,5 +538,6 @@ void follow(run *r);
 
 void decide_one(run *r, const request *req);
 void decide_rest(run *r);
+void run_all(run *r);
 
 #endif

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}/fuzz
 SECONDS_EACH=${1:-5}
 [ $# -gt 0 ] && shift
-TARGETS=${*:-limit rules address text record}
+TARGETS=${*:-limit rules address text record replay_lines}
 SANITIZERS="-fsanitize=address,undefined -fno-sanitize-recover=all"
 WARN="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
@@ -69,6 +69,9 @@ echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { retu
 
 for target in $TARGETS; do
     libraries=
+    if [ "$target" = replay_lines ]; then # replay without its main
+        libraries=$(ls examples/replay/*.c | grep -v /main.c)
+    fi
     if [ "$target" = record ]; then
         libraries="-lcurl -lcjson"
         if ! printf '#include <curl/curl.h>\n#include <cjson/cJSON.h>\n' | ${CC:-cc} -E - >/dev/null 2>&1; then

@@ -33,8 +33,8 @@ def nginx_takes_what_is_written_for_it():
     for limit in LIMITS:
         for key in KEYS:
             http, server = re.split(r"^# in server .*\n", written("nginx", "--limit", limit, "--key", key), flags=re.M)
-            conf = file_of(f"pid {FOLDER.name}/nginx.pid;\nerror_log stderr;\nevents {{ }}\nhttp {{\naccess_log off;\nclient_body_temp_path {FOLDER.name}/b;\n"
-                           f"proxy_temp_path {FOLDER.name}/p;\nfastcgi_temp_path {FOLDER.name}/f;\nuwsgi_temp_path {FOLDER.name}/u;\nscgi_temp_path {FOLDER.name}/s;\n"
+            conf = file_of(f"pid {FOLDER.name}/nginx.pid;\nerror_log stderr;\nevents {{ }}\nhttp {{\naccess_log off;\nclient_body_temp_path {FOLDER.name}/nginx-b;\n"
+                           f"proxy_temp_path {FOLDER.name}/nginx-p;\nfastcgi_temp_path {FOLDER.name}/nginx-f;\nuwsgi_temp_path {FOLDER.name}/nginx-u;\nscgi_temp_path {FOLDER.name}/nginx-s;\n"
                            f"{http}server {{\nlisten 127.0.0.1:18099;\n{server}}}\n}}\n", "nginx.conf")
             code, said = tested(nginx, "-t", "-p", FOLDER.name, "-c", conf, "-e", os.path.join(FOLDER.name, "nginx.log"))
             assert code == 0 and "[emerg]" not in said, (limit, key, said)

@@ -3,8 +3,10 @@
 import os
 import re
 import resource
+import signal
 
 from replay.common import *  # noqa: F401,F403
+from replay.samples import OTHERS, WEB
 
 
 def bad_lines_are_counted_and_the_first_is_named():
@@ -103,3 +105,75 @@ def random_bytes_are_survived():
         s = summary("--limit", "1/s", "--cost", "bytes", "--key", random.choice(["ip", "path", "ip+path", "2"]), stdin=bytes(content))
         lines = [line for line in bytes(content).split(b"\n") if line.strip(b" \t\r") and line[:1] != b"#"]
         assert s["requests"] + s["bad_lines"] <= len(lines)
+
+
+def lines_of_a_mebibyte_are_survived_in_each_form():
+    million = "x" * (1 << 20)
+    for sample in WEB + OTHERS:
+        last = sample.lines[-1]
+        log = "\n".join(sample.lines[:-1] + [last + " " + million, million + last, last[:len(last) // 2] + million, "[" * (1 << 20), '{"a":' * 9999, last]) + "\n"
+        code, out, _ = run("--limit", "1/100w", "--json", stdin=log)
+        s = json.loads(out)
+        keys = {t["key"] for t in s["most_refused"]}
+        assert code == 0 and s["requests"] >= 1 and s["keys"] == 1 and keys <= {sample.key}, (sample, keys, s["inputs"])
+
+
+def what_lies_behind_the_65536th_byte_is_named_so():
+    s = failed("--limit", "9/s", "--key", "path", stdin=COMBINED.replace("/a?b=c", "/" + "a" * 70000))
+    assert "longer than 65,536 bytes" in s["inputs"][0]["reason"], s["inputs"]
+
+
+def nulls_in_any_place_are_survived_in_each_form():
+    for sample in WEB + OTHERS:
+        last = sample.lines[-1].encode()
+        lines = [last[:i] + b"\0" + last[i:] for i in range(len(last))] + [last[:i] + b"\0" + last[i + 1:] for i in range(1, len(last))]
+        log = "\n".join(sample.lines[:-1]).encode() + b"\n" + b"\n".join(lines) + b"\n"
+        code, out, _ = run("--limit", "1/100w", "--json", stdin=log)
+        s = json.loads(out)
+        if not sample.whole:  # there any text may be a key
+            assert {t["key"] for t in s["most_refused"]} <= {sample.key} and s["keys"] <= 1, (sample, s["most_refused"], s["inputs"])
+        assert s["requests"] + s["bad_lines"] + s["left_out"] >= len(lines) - 4, (sample, s)
+
+
+def times_out_of_range_are_bad_in_each_form():
+    for sample, times in ((WEB[0], ("32/Oct/2024:13:55:36 +0000", "10/Okt/2024:13:55:36 +0000", "10/Oct/2024:24:55:36 +0000", "10/Oct/2024:13:60:36 +0000", "10/Oct/2024:13:55:61 +0000", "10/Oct/2024:13:55:36 +1500",
+                                    "10/Oct/1969:13:55:36 +0000", "10/Oct/2600:13:55:36 +0000", "29/Feb/2023:13:55:36 +0000", "99999999999/Oct/2024:13:55:36 +0000")),):
+        for bad in times:
+            assert failed("--limit", "9/s", stdin=sample.lines[0].replace("10/Oct/2024:13:55:36 +0000", bad) + "\n")["bad_lines"] == 1, bad
+    for line in ('{"ts":1e99,"client_ip":"192.0.2.9"}', '{"ts":-5,"client_ip":"192.0.2.9"}', '{"ts":"2024-13-01T00:00:00Z","client_ip":"192.0.2.9"}', '{"ts":99999999999999999999,"client_ip":"192.0.2.9"}',
+                 "2024-13-01T00:00:00Z alice", "2024-02-30 00:00:00 alice", "99999999999 alice", "Feb 30 13:55:36 192.0.2.9 failed-password", "Feb 29 25:55:36 192.0.2.9 failed-password",
+                 "192.0.2.9:33317 [31/Feb/2024:13:55:36.655] http-in static/srv1 10/0/30/69/109 401 2326 - - ---- 1/1/1/1/0 0/0 {} {} \"GET / HTTP/1.1\"",
+                 "#Fields: date time c-ip\n2024-99-10 13:55:36 192.0.2.9", "#Fields: date time c-ip\n2024-10-10 13:55 192.0.2.9", "#Fields: time c-ip\n13:55:36 192.0.2.9"):
+        assert failed("--limit", "9/s", stdin=line + "\n")["bad_lines"] == 1, line
+
+
+def the_same_broken_input_gives_the_same_answer_from_a_file_and_a_pipe():
+    random = Random(SEED)
+    for _ in range(20):
+        content = bytearray("\n".join(line for sample in WEB + OTHERS for line in sample.lines).encode())
+        for _ in range(random.below(200)):
+            at = random.below(len(content))
+            content[at:at + random.below(4)] = bytes(random.below(256) for _ in range(random.below(4)))
+        path = file_of(bytes(content), "broken.log")
+        from_file, from_pipe = run("--decisions", "--limit", "1/m", path), run("--decisions", "--limit", "1/m", stdin=bytes(content))
+        assert from_file[:2] == from_pipe[:2], (from_file[2], from_pipe[2])
+
+
+def limit_files(size=5000):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def a_picture_for_which_there_is_no_room_leaves_the_old_one():
+    for option in "--svg", "--html":
+        path = file_of("old", "picture")
+        before = set(os.listdir(FOLDER.name))
+        code, _, err = run("--limit", "10/m burst 20", option, path, SAMPLE_FILE, preexec_fn=limit_files)
+        assert code == 1 and path in err and "too large" in err, (code, err)
+        assert open(path).read() == "old" and set(os.listdir(FOLDER.name)) == before
+        assert run("--limit", "10/m burst 20", option, "/dev/full", SAMPLE_FILE)[0] == 1
+
+
+def a_picture_may_go_to_a_pipe_or_device():
+    code, out, _ = run("--limit", "1/s", "--decisions", "--svg", "/dev/stderr", stdin="1 a\n")
+    assert code == 0 and out == b"1 1 0 0\n"
