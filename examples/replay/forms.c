@@ -114,8 +114,8 @@ const char *parse_body(file_state *s, text line, parts *p, unsigned depth)
     return NO_FORM;
 }
 
-/* Syslog, a container or a load balancer wrote the time before it: then "TIME WORD" is the beginning of such a line,
- * not one of "TIME KEY". */
+/* Syslog, a container or a load balancer wrote the time before it: then "TIME WORD" is the
+ * beginning of such a line, not one of "TIME KEY". */
 bool is_wrapped(text line)
 {
     surroundings around;

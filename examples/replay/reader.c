@@ -90,7 +90,7 @@ static int more_packed(reader *r)
     return got > 0 ? 1 : got < 0 ? -1 : 0;
 }
 
-/* A file may have several members one after another; zeros or other bytes after them are padding. */
+/* A file may have several members one after another; other bytes after them are padding. */
 static ssize_t read_packed(reader *r, char *to, size_t room)
 {
     int more, code;

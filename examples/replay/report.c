@@ -204,6 +204,20 @@ static void print_notes(FILE *out, const run *r)
         fprintf(out, "  the lines come newest first; all could be sorted\n");
 }
 
+/* Behind a proxy most logs have the proxy's address. */
+static void print_proxy(const run *r)
+{
+    size_t i;
+    if (r->opt->key != KEY_IP || r->opt->json_key || r->requests < 100)
+        return;
+    for (i = 0; i < r->in.keys.count; i++)
+        if (r->in.keys.list[i].requests > r->requests / 10 * 9) {
+            printf("  9 of 10 requests have one address: if it is a proxy in front, name the "
+                   "client's field (--key -1, --json-key)\n");
+            return;
+        }
+}
+
 /* --decisions keeps standard output for itself. */
 void print_decision_notes(const run *r)
 {
@@ -276,5 +290,6 @@ void print_report(const run *r)
     if (r->small.table)
         print_small(r);
     print_notes(stdout, r);
+    print_proxy(r);
     print_costs(r);
 }

@@ -1,6 +1,7 @@
 """The sample that make_log makes."""
 
 import hashlib
+import os
 import subprocess
 from collections import Counter
 
@@ -32,3 +33,19 @@ def the_sample_is_slightly_out_of_order_and_slightly_broken():
 def the_sample_refuses_wrong_arguments():
     for args in ["x"], ["1", "0"], ["1", "2", "3"], ["-1"], ["1", "99999999"], [""]:
         assert subprocess.run([MAKE_LOG, *args], capture_output=True).returncode == 2, args
+
+
+def the_picture_in_the_readme_is_the_one_of_the_demo():
+    path = os.path.join(FOLDER.name, "demo.svg")
+    report("--limit", "10/m burst 20", "--svg", path, file_of(SAMPLE, "demo.log"))
+    with open(path) as new, open(os.path.join(ROOT, "examples", "replay", "demo.svg")) as kept:
+        assert new.read() == kept.read(), "make demo && cp build/demo.svg examples/replay/demo.svg"
+
+
+def the_readme_shows_what_the_demo_prints():
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        readme = f.read()
+    text = report("--limit", "10/m burst 20", file_of(SAMPLE, "demo.log"), env={"LC_ALL": "C.UTF-8"})
+    for line in text.splitlines():
+        if "memory:" not in line and "per second" not in line and FOLDER.name not in line:
+            assert line in readme, line

@@ -130,3 +130,9 @@ def a_picture_of_nothing_is_valid():
     for log in "", "nonsense\n", "1 a\n":
         assert run("--limit", "1/s", "--svg", path, stdin=log)[0] == (log == "nonsense\n")
         xml.etree.ElementTree.parse(path)
+
+
+def a_log_about_one_proxy_is_asked_about():
+    log = COMBINED * 95 + COMBINED.replace("192.0.2.1", "192.0.2.2") * 5
+    assert "9 of 10 requests have one address: if it is a proxy" in report("--limit", "9/s", stdin=log)
+    assert "9 of 10" not in report("--limit", "9/s", SAMPLE_FILE) and "9 of 10" not in report("--limit", "9/s", "--key", "path", stdin=log)
