@@ -9,6 +9,25 @@
 
 #include <string.h>
 
+/* Behind [time]: a quote, with something in parentheses before it in some formats, which has neither
+ * brackets nor quotes. */
+static bool is_before_request(text *t)
+{
+    size_t i = 3;
+    if (t->len < 3 || t->at[0] != ']' || t->at[1] != ' ')
+        return false;
+    if (t->at[2] == '(') {
+        while (i < t->len && !strchr("()[]\"", t->at[i]))
+            i++;
+        if (i + 2 >= t->len || memcmp(t->at + i, ") \"", 3) != 0)
+            return false;
+        *t = part_of(*t, i + 2, t->len - i - 2);
+        return true;
+    }
+    *t = part_of(*t, 2, t->len - 2);
+    return t->at[0] == '"';
+}
+
 /* Finds [time] " and the text from the quote on. */
 bool find_clf(text line, size_t *bracket, text *rest, uint64_t *time_ns)
 {
@@ -18,9 +37,9 @@ bool find_clf(text line, size_t *bracket, text *rest, uint64_t *time_ns)
         size_t i = (size_t)(at - line.at);
         text t = part_of(line, i + 1, line.len - i - 1);
         left = t;
-        if (clf_time(&t, time_ns) && t.len >= 3 && memcmp(t.at, "] \"", 3) == 0) {
+        if (clf_time(&t, time_ns) && is_before_request(&t)) {
             *bracket = i;
-            *rest = part_of(t, 2, t.len - 2);
+            *rest = t;
             return true;
         }
     }
@@ -168,7 +187,7 @@ static const char *find_client(file_state *s, text before, parts *p)
     bool list, second_list;
     size_t count;
     if (!listed_field(&before, &first, &list))
-        return "there is no client before [time]";
+        return "there is no client before [time]; if it is another field: --key N";
     if (first.len > 18 && first.at[4] == '-' && first.at[10] == 'T')
         return "before the client is a time"; /* which is taken off, see prefix.c */
     bare = bare_address(first);

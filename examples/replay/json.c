@@ -38,6 +38,7 @@ static const struct wanted {
     {"time", WANTED_TIME, FORM_JSON},
     {"@timestamp", WANTED_TIME, FORM_JSON},
     {"timestamp", WANTED_TIME, FORM_JSON},
+    {"date", WANTED_TIME, FORM_JSON},
     {"request.method", WANTED_METHOD, FORM_JSON},
     {"RequestMethod", WANTED_METHOD, FORM_JSON},
     {"request_method", WANTED_METHOD, FORM_JSON},

@@ -163,9 +163,10 @@ static unsigned char column_of(const options *opt, text name)
         const char *name;
         column_kind is;
     } known[] = {
-        {"date", COLUMN_DATE},        {"time", COLUMN_TIME},        {"c-ip", COLUMN_CLIENT},
-        {"cs-method", COLUMN_METHOD}, {"cs-uri-stem", COLUMN_PATH}, {"cs-uri-path", COLUMN_PATH},
-        {"cs-uri", COLUMN_PATH},      {"sc-status", COLUMN_STATUS}, {"sc-bytes", COLUMN_SIZE},
+        {"date-local", COLUMN_DATE},  {"time-local", COLUMN_TIME},  {"date", COLUMN_DATE},
+        {"time", COLUMN_TIME},        {"c-ip", COLUMN_CLIENT},      {"cs-method", COLUMN_METHOD},
+        {"cs-uri-stem", COLUMN_PATH}, {"cs-uri-path", COLUMN_PATH}, {"cs-uri", COLUMN_PATH},
+        {"sc-status", COLUMN_STATUS}, {"sc-bytes", COLUMN_SIZE},
     };
     size_t i;
     if (opt->json_key && same_text(name, opt->json_key))
@@ -280,6 +281,8 @@ const char *parse_w3c(file_state *s, text line, parts *p)
     why = w3c_time(s, date, clock, p);
     if (why)
         return why;
+    if (client.len > 1 && client.at[0] == '"' && client.at[client.len - 1] == '"')
+        client = part_of(client, 1, client.len - 2);
     p->client = client.at ? bare_address(client) : client;
     if (!p->client.at && !p->has_chosen && s->opt->key != KEY_FIELD)
         return client.at ? "the column c-ip holds no address"

@@ -273,8 +273,10 @@ static int begin(reader *r)
 static int look_at_text(reader *r)
 {
     r->fault = no_text(r->buffer, r->have);
-    if (r->fault)
+    if (r->fault) {
+        r->have = 0; /* none of it is lines */
         return -1;
+    }
     if (r->have >= 3 && memcmp(r->buffer, "\xEF\xBB\xBF", 3) == 0)
         r->at = 3;
     return 1;

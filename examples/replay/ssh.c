@@ -58,12 +58,18 @@ static const char *const fronts[] = {
     "Address ",
 };
 
-/* In these a user's name may come before "ADDRESS port N", and a text of the client after it. */
-static const char *const with_user[] = {"Disconnected from ", "Connection closed by ",
-                                        "Connection reset by ", "Disconnecting ",
-                                        "ssh_dispatch_run_fatal: Connection from "};
+/* In these a user's name may come before "ADDRESS port N". A text of the client may come after it
+ * in those of which `after` is true. */
+static const struct {
+    const char *front;
+    bool after;
+} with_user[] = {{"Disconnected from ", false},
+                 {"Connection closed by ", false},
+                 {"Connection reset by ", false},
+                 {"Disconnecting ", true},
+                 {"ssh_dispatch_run_fatal: Connection from ", true}};
 
-/* "ADDRESS port N" in the text; how often it is there. */
+/* The last "ADDRESS port N" of the text; how often there is one. */
 static size_t address_port(text rest, text *client)
 {
     text field, before = {NULL, 0};
@@ -78,19 +84,43 @@ static size_t address_port(text rest, text *client)
     return found;
 }
 
-/* After the last "from" (or "FROM") an address, or a name that a port follows. */
-static size_t last_from(text rest, text *client)
+/* What follows "from NAME" where NAME is a host: "port 22", "not allowed because", or nothing in
+ * messages of PAM. */
+static bool name_follows(text message, text name, text after)
 {
-    text field, before = {NULL, 0}, address;
+    text next;
+    bool pam = begins_with(message, "error: PAM: ");
+    if (!is_name(name))
+        return false;
+    if (!next_field(&after, &next))
+        return pam;
+    return same_text(next, "port") || same_text(next, "not") || (pam && same_text(next, "via"));
+}
+
+/* "port N ssh2:" behind an address: what follows may be of the client. */
+static bool text_follows(text after)
+{
+    text field;
+    return next_field(&after, &field) && same_text(field, "port") && next_field(&after, &field) &&
+           next_field(&after, &field) && (same_text(field, "ssh1:") || same_text(field, "ssh2:"));
+}
+
+/* The last "from ADDRESS" (or "FROM"); how often there is one. *unsure: an earlier one may be the
+ * right one. */
+static size_t last_from(text message, text *client, bool *unsure)
+{
+    text rest = message, field, before = {NULL, 0}, address;
     size_t found = 0;
+    bool followed = false;
+    *unsure = false;
     while (next_field(&rest, &field)) {
         if (before.at && (same_text(before, "from") || same_text(before, "FROM"))) {
-            text after = rest, port;
             address = address_in(field);
-            if (!address.at && is_name(field) && next_field(&after, &port) &&
-                same_text(port, "port"))
+            if (!address.at && name_follows(message, field, rest))
                 address = field;
             if (address.at) {
+                *unsure = *unsure || followed;
+                followed = text_follows(rest);
                 *client = address;
                 found++;
             }
@@ -100,27 +130,31 @@ static size_t last_from(text rest, text *client)
     return found;
 }
 
-/* "rhost=ADDRESS", in a message of PAM; the user's name comes after it. */
-static bool remote_host(text rest, text *client)
-{
-    text field;
-    while (next_field(&rest, &field))
-        if (begins_with(field, "rhost=")) {
-            text host = part_of(field, 6, field.len - 6);
-            *client = bare_address(host).at ? bare_address(host) : host;
-            return client->len > 0 && (bare_address(host).at || is_name(host));
-        }
-    return false;
-}
-
 static const char no_address[] = "the message names no address";
+static const char several[] = "the message names several addresses, and a client can write some";
+
+/* "rhost=ADDRESS", in a message of PAM, between two names that a client may choose. */
+static const char *remote_host(text rest, text *client)
+{
+    text field, host = {NULL, 0};
+    while (next_field(&rest, &field)) {
+        if (!begins_with(field, "rhost="))
+            continue;
+        if (host.at)
+            return several;
+        host = part_of(field, 6, field.len - 6);
+    }
+    *client = host.at && bare_address(host).at ? bare_address(host) : host;
+    return client->len && (bare_address(host).at || is_name(host)) ? NULL : no_address;
+}
 
 const char *parse_ssh(text message, text *client)
 {
     text rest, field;
     size_t i, found;
+    bool unsure;
     if (begins_with(message, "pam_unix(") || begins_with(message, "PAM "))
-        return remote_host(message, client) ? NULL : no_address;
+        return remote_host(message, client);
     for (i = 0; i < sizeof fronts / sizeof *fronts; i++) {
         if (!begins_with(message, fronts[i]))
             continue;
@@ -131,11 +165,9 @@ const char *parse_ssh(text message, text *client)
         }
     }
     for (i = 0; i < sizeof with_user / sizeof *with_user; i++)
-        if (begins_with(message, with_user[i])) {
+        if (begins_with(message, with_user[i].front)) {
             found = address_port(message, client);
-            return found == 1  ? NULL
-                   : found > 1 ? "the message names several addresses, and a client can write some"
-                               : no_address;
+            return found > 1 && with_user[i].after ? several : found ? NULL : no_address;
         }
     if (begins_with(message, "reverse mapping checking getaddrinfo for ")) {
         rest = part_of(message, 41, message.len - 41);
@@ -145,19 +177,21 @@ const char *parse_ssh(text message, text *client)
         }
         return no_address;
     }
-    return last_from(message, client) ? NULL : no_address;
+    found = last_from(message, client, &unsure);
+    return unsure ? several : found ? NULL : no_address;
 }
 
 /* Any other program: what is between the words of the message is not known, so two addresses are
  * one too many. */
 static const char *other_message(text message, text *client)
 {
-    size_t found = last_from(message, client);
+    bool unsure;
+    size_t found = last_from(message, client, &unsure);
     if (found > 1)
-        return "the message names several addresses after \"from\"";
+        return several;
     if (found == 1)
         return NULL;
-    return remote_host(message, client) ? NULL : no_address;
+    return remote_host(message, client);
 }
 
 const char *parse_message(file_state *s, text message, bool of_ssh, parts *p)

@@ -53,6 +53,7 @@ def what_is_packed_otherwise_is_named_with_what_to_do():
     for magic, text in ((b"\x28\xb5\x2f\xfd", "zstdcat"), (b"\xfd7zXZ\0", "xzcat"), (b"BZh91AY", "bzcat"), (b"PK\3\4", "unzip -p")):
         code, _, err = run("--limit", "1/s", stdin=magic + b"x" * 100)
         assert code == 1 and text in err, (magic, err)
+        assert failed("--limit", "1/s", stdin=magic + b"x" * 100)["bad_lines"] == 0
 
 
 def rotated_and_packed_files_are_one_history():

@@ -59,6 +59,7 @@ WEB = [
     Sample("combined", clf(CLIENT) + f' {AGENT} "{OTHER}"'),
     Sample("combined", clf(V6) + " " + AGENT, key=V6),
     Sample("combined", clf("client.example.net") + " " + AGENT, key="client.example.net"),
+    Sample("combined", clf(CLIENT).replace('] "', '] (0 s) "') + " " + AGENT),
     # N05: ports and brackets
     Sample("combined", clf(CLIENT + ":51234") + " " + AGENT),
     Sample("combined", clf(f"[{V6}]") + " " + AGENT, key=V6),
@@ -81,6 +82,7 @@ WEB = [
     Sample("combined with virtual host", clf(f"www.example.com {CLIENT}", "- john m doe") + " " + AGENT),
     # N07: a time in the user's name
     Sample("combined", clf(CLIENT, "- x [01/Jan/1990:00:00:00 +0000] y") + " " + AGENT),
+    Sample("combined", clf(CLIENT, "- x [01/Jan/1990:00:00:00 +0000] (0 s)") + " " + AGENT),
     Sample("combined", clf(CLIENT, f"- - {OTHER} - - [01/Jan/1990:00:00:00 +0000] y") + " " + AGENT),
     Sample("combined", clf(CLIENT, "- [01/Jan/1990:00:00:00 +0000] 203.0.113.77 a b c d") + " " + AGENT),
     # N02, N03: what others write before it
@@ -110,6 +112,7 @@ WEB = [
     Sample("CloudFront", CLOUDFRONT + ["2024-10-10\t13:55:36\tLAX1\t2326\t192.0.2.9\tGET\td111111abcdef8.cloudfront.net\t/a\t401\t-\tcurl/7.64\tb=c\t-\tHit"]),
     Sample("IIS", W3C + ["2024-10-10 13:55:36 203.0.113.77 GET /a b=c 443 - 192.0.2.9 Agent/1.0+(\"X11 401 2326 187"]),
     Sample("W3C", ["#Fields: time c-ip cs-method cs-uri sc-status sc-bytes", "#Date: 2024-10-10 00:00:00", "13:55:36 192.0.2.9 GET /a?b=c 401 2326"]),
+    Sample("W3C", ['#Fields: date-local time-local s-ip cs-method cs-uri-stem c-ip "cs(User-Agent)" sc-status sc-bytes', '2024-10-10 13:55:36.363 203.0.113.77 GET /a "192.0.2.9" "Agent/1.0 (X11; Linux)" 401 2326']),
     Sample("HAProxy", HAPROXY),
     Sample("HAProxy", HAPROXY.replace("192.0.2.9:", "2001:db8::9:"), key=V6),
     Sample("HAProxy in syslog", "Feb  6 12:14:14 lb1 haproxy[14389]: " + HAPROXY),
@@ -137,6 +140,7 @@ MESSAGES = [
     ("error: PAM: Authentication failure for root from 192.0.2.9", CLIENT),
     ("pam_unix(sshd:auth): authentication failure; logname= uid=0 euid=0 tty=ssh ruser= rhost=192.0.2.9  user=root", CLIENT),
     ("pam_unix(sshd:auth): authentication failure; logname= uid=0 euid=0 tty=ssh ruser= rhost=192.0.2.9  user=rhost=203.0.113.77", CLIENT),
+    ("pam_unix(sshd:auth): authentication failure; logname= uid=0 euid=0 tty=ssh ruser=a rhost=203.0.113.77 rhost=192.0.2.9  user=root", None),
     ("PAM 2 more authentication failures; logname= uid=0 euid=0 tty=ssh ruser= rhost=192.0.2.9  user=root", CLIENT),
     ("Received disconnect from 192.0.2.9 port 5678:11: Bye Bye [preauth]", CLIENT),
     ("Received disconnect from 192.0.2.9: 11: Bye Bye [preauth]", CLIENT),
@@ -146,7 +150,12 @@ MESSAGES = [
     ("Disconnected from authenticating user root 2001:db8::9 port 5678 [preauth]", V6),
     ("Connection closed by 192.0.2.9 port 5678 [preauth]", CLIENT),
     ("Connection closed by authenticating user root 192.0.2.9 port 5678 [preauth]", CLIENT),
-    ("Connection closed by invalid user a 203.0.113.77 port 1 192.0.2.9 port 5678 [preauth]", None),
+    ("Connection closed by invalid user a 203.0.113.77 port 1 192.0.2.9 port 5678 [preauth]", CLIENT),
+    ("Failed password for user from 192.0.2.9 port 20000 ssh1: ruser from 203.0.113.77", None),  # or is all that the user's name?
+    ("Failed password for invalid user test from 192.0.2.9 port 58946 ssh2: from 203.0.113.77 port 55555 ssh2", None),
+    ("error: PAM: Authentication failure for ann from client.example.net", "client.example.net"),
+    ("User root from client.example.net not allowed because not listed in AllowUsers", "client.example.net"),
+    ("Failed password for root from client.example.net port 22 ssh2", "client.example.net"),
     ("Connection reset by 192.0.2.9 port 5678", CLIENT),
     ("Disconnecting invalid user a 192.0.2.9 port 22: Too many authentication failures [preauth]", CLIENT),
     ("Disconnecting invalid user a 192.0.2.9 port 22: Change of username or service not allowed: (a,ssh-connection) -> (x 203.0.113.77 port 1,ssh-connection) [preauth]", None),
