@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Behind [time]: a quote, with something in parentheses before it in some formats, which has neither
- * brackets nor quotes. */
+/* Behind [time]: a quote, in some formats after something in parentheses that has neither brackets
+ * nor quotes. */
 static bool is_before_request(text *t)
 {
     size_t i = 3;

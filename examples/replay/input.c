@@ -116,7 +116,7 @@ static const char *to_request(input *in, source *s, const log_line *line, reques
     return NULL;
 }
 
-/* The next request of a file: sorts nothing. READ_FAILED has been told already. */
+/* The next request of a file: sorts nothing. A fault has been printed already. */
 reading read_request(input *in, source *s, request *out)
 {
     log_line line;

@@ -118,7 +118,7 @@ static char *put_utf8(char *to, uint32_t c)
     return to;
 }
 
-/* After the backslash; the longest escape, \uD83D\uDE00, is longer than what it stands for. */
+/* After the backslash; the longest escape, \uD83D\uDE00, is longer than what it means. */
 static bool unescape(walk *w, text *t, char **to)
 {
     static const char from[] = "\"\\/bfnrt", into[] = "\"\\/\b\f\n\r\t";
@@ -206,6 +206,8 @@ static bool note(walk *w, text value, bool is_string)
 {
     const options *opt = w->s->opt;
     size_t i;
+    if (!is_string && same_text(value, "null"))
+        return true; /* as good as not there */
     if (opt->json_key && is_path(w, opt->json_key) && !keep_once(w, &w->chosen, value))
         return false;
     if (opt->json_time && is_path(w, opt->json_time) && !keep_once(w, &w->chosen_time, value))
@@ -214,7 +216,7 @@ static bool note(walk *w, text value, bool is_string)
         return false;
     for (i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         unsigned kind = wanted[i].kind;
-        if (!is_path(w, wanted[i].path) || (!is_string && same_text(value, "null")))
+        if (!is_path(w, wanted[i].path))
             continue;
         if (w->rank[kind] == i + 1)
             return bad(w, "JSON: a field that is needed is there twice");

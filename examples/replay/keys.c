@@ -8,7 +8,7 @@
 #define RECENT      8192 /* a power of two */
 #define RECENT_TEXT 48
 
-/* Clients of late, as they were written, so that most lines need no other look-up. */
+/* Clients seen lately, as they were written, so that most lines need no other look-up. */
 struct recent {
     uint32_t number; /* of the key, + 1 */
     uint8_t len;

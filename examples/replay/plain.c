@@ -23,6 +23,8 @@ const char *parse_plain(text line, parts *p)
     p->any_client = true;
     if (!next_field(&rest, &p->client))
         return "after the time there is no key";
+    if (same_text(p->client, "-") || same_text(p->client, "null"))
+        return "the key is \"-\" or \"null\": who wrote the line did not know it";
     if (!next_field(&rest, &p->size)) {
         p->size.at = NULL;
         return NULL;

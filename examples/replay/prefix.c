@@ -209,7 +209,7 @@ static bool strip_priority(text *rest, bool *rfc5424)
     return true;
 }
 
-/* The line without what is before it, which is told in *found. */
+/* The line without what is before it; *found says what that was. */
 text strip_prefixes(text line, surroundings *found)
 {
     text rest = line;

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -173,6 +174,7 @@ static bool start_unpacking(reader *r)
         close(in[1]);
         close(out[0]);
         close(out[1]);
+        signal(SIGPIPE, SIG_DFL); /* if no more is wanted it ends quietly */
         execlp("gzip", "gzip", "-dcq", (char *)NULL);
         _exit(127);
     }

@@ -46,7 +46,7 @@ typedef struct long_text {
     char at[1600];
 } long_text;
 
-/* JSON_VALUE: what stands between the quotes of a JSON string. */
+/* JSON_VALUE: what is between the quotes of a JSON string. */
 typedef enum markup { PLAIN, XML, JSON_VALUE } markup;
 
 static inline bool is_blank(char c)
@@ -235,7 +235,7 @@ typedef enum form_kind {
     FORMS
 } form_kind;
 
-/* What stood around or before a line of that form. */
+/* What was around or before a line of that form. */
 enum {
     WITH_VHOST = 1,
     IN_SYSLOG = 2,
@@ -344,7 +344,7 @@ typedef struct key_set {
     char *block; /* texts are cut from it */
     size_t block_left;
     uint64_t secret[2];
-    struct recent *recent; /* the keys of texts seen of late, as they were written */
+    struct recent *recent; /* keys by texts seen lately, as they were written */
     char *buffer;
 } key_set;
 

@@ -217,7 +217,7 @@ line_text iso_time(uint64_t ns)
     return out;
 }
 
-/* What stands at a tick of an axis whose ticks are width apart. */
+/* The text at a tick of an axis whose ticks are width apart. */
 line_text tick_label(uint64_t ns, uint64_t width, dating date)
 {
     line_text out;

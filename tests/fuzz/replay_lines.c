@@ -1,5 +1,5 @@
-/* Replay's readers: a file to lines, a line to its parts. Lines are those of the file; what is taken
- * for a client is an address, a name or a key; the same line means the same again. */
+/* Replay's readers: a file to lines, a line to its parts. Lines are those of the file; a client is
+ * an address, a name or a key; the same line means the same again. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <stddef.h>

@@ -1,5 +1,8 @@
 """Files, streams, the order of requests, memory."""
 
+import gzip
+import subprocess
+
 from replay.common import *  # noqa: F401,F403
 
 
@@ -61,3 +64,25 @@ def the_same_input_gives_the_same_output():
 
 def exact_decisions_do_not_depend_on_the_seed():
     assert good("--decisions", "--limit", "10/m", SAMPLE_FILE) == good("--decisions", "--limit", "10/m", "--seed", "77", SAMPLE_FILE)
+
+
+def pipes_may_be_slow_and_give_a_few_bytes_at_a_time():
+    log = SAMPLE[:30000] + b"\0" * 100 + SAMPLE[30000:60000]
+    want = good("--decisions", "--limit", "10/m", stdin=log)
+    random = Random(SEED)
+    with subprocess.Popen([REPLAY, "--decisions", "--limit", "10/m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0) as p:
+        at = 0
+        while at < len(log):
+            size = random.between(1, 300)
+            p.stdin.write(log[at:at + size])
+            at += size
+        p.stdin.close()
+        p.stdin = None
+        assert p.communicate()[0] == want
+    packed = gzip.compress(log)
+    with subprocess.Popen([REPLAY, "--decisions", "--limit", "10/m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0) as p:
+        for i in range(len(packed)):
+            p.stdin.write(packed[i:i + 1])
+        p.stdin.close()
+        p.stdin = None
+        assert p.communicate()[0] == want

@@ -155,6 +155,7 @@ def fields_are_named_in_json_and_w3c():
     own = '{"when":"2024-10-10T13:55:36Z","who":{"id":17},"n":[1,{"x":"y"}]}\n'
     assert keys_of(own, "--json-key", "who.id", "--json-time", "when") == "17"
     assert keys_of(own, "--json-key", "n.1.x", "--json-time", "when") == "y"
+    assert failed("--limit", "1/w", "--json-key", "who.id", "--json-time", "when", stdin=own.replace("17", "null"))["bad_lines"] == 1
     for args, text in (["--json-key", "who.name", "--json-time", "when"], "--json-key"), (["--json-key", "who.id", "--json-time", "then"], "--json-time"), (["--json-key", "who.id"], "--json-time"):
         assert text in json.loads(run("--limit", "1/w", "--json", *args, stdin=own)[1])["inputs"][0]["reason"]
     assert keys_of("\n".join(W3C) + "\n" + ("2024-10-10 13:55:36 203.0.113.77 GET /a b=c 443 ann 192.0.2.9 Agent 401 2326 187\n"), "--json-key", "cs-username") == "ann"

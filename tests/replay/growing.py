@@ -43,6 +43,7 @@ def without_zlib_the_program_gzip_unpacks():
     for args, stdin in (([path], b""), ([], gzip.compress(SAMPLE)), ([SAMPLE_FILE], b"")):
         done = subprocess.run([program, "--decisions", "--limit", "10/m burst 20", *args], input=stdin, capture_output=True, timeout=60)
         assert (done.returncode, done.stdout) == (0, want), (args, done.stderr)
+        assert b"gzip" not in done.stderr.replace(b".log.gz", b""), done.stderr
     done = subprocess.run([program, "--limit", "9/s", file_of(gzip.compress(SAMPLE)[:30000], "cut.log.gz")], capture_output=True, timeout=60)
     assert done.returncode == 1 and b"damaged or cut off" in done.stderr, done.stderr
     done = subprocess.run([program, "--limit", "9/s", path], capture_output=True, timeout=60, env={"PATH": "/nowhere"})
