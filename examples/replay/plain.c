@@ -25,6 +25,8 @@ const char *parse_plain(text line, parts *p)
         return "after the time there is no key";
     if (same_text(p->client, "-") || same_text(p->client, "null"))
         return "the key is \"-\" or \"null\": who wrote the line did not know it";
+    if (p->client.at[0] == '{')
+        return "after the time there is JSON that is cut off or without a client";
     if (!next_field(&rest, &p->size)) {
         p->size.at = NULL;
         return NULL;
@@ -120,6 +122,17 @@ static bool is_load_balancer(text t)
     return false;
 }
 
+/* "https://www.example.com:443/a" is "/a". */
+static text without_host(text path)
+{
+    size_t i = 0;
+    if (!begins_with(path, "http://") && !begins_with(path, "https://"))
+        return path;
+    for (i = 8; i < path.len && path.at[i] != '/'; i++)
+        ;
+    return i < path.len ? part_of(path, i, path.len - i) : path;
+}
+
 /* [TYPE] TIME NAME CLIENT:PORT TARGET:PORT 3 times STATUS STATUS RECEIVED SENT "REQUEST" ... */
 bool parse_elb(text line, parts *p, const char **why)
 {
@@ -147,6 +160,7 @@ bool parse_elb(text line, parts *p, const char **why)
         p->size.at = NULL;
     if (quoted_field(&rest, &field) && p->size.at)
         request_parts(field, p);
+    p->path = without_host(p->path);
     return true;
 }
 

@@ -122,7 +122,7 @@ static bool is_plain(text rest)
 {
     text field;
     uint64_t cost;
-    if (!next_field(&rest, &field))
+    if (!next_field(&rest, &field) || field.at[0] == '{')
         return false;
     if (!next_field(&rest, &field))
         return true;

@@ -39,7 +39,7 @@ typedef struct text {
 } text;
 
 typedef struct line_text {
-    char at[96];
+    char at[128];
 } line_text;
 
 typedef struct long_text {

@@ -102,6 +102,8 @@ WEB = [
     Sample("Caddy JSON", CADDY),
     Sample("Caddy JSON in docker compose", "caddy-1 | " + CADDY),
     Sample("Caddy JSON in syslog", "Dec  7 11:05:07 web1 caddy[7]: " + CADDY),
+    Sample("JSON in syslog", '2024-10-10T13:55:36Z web1 app[7]: {"client_ip":"192.0.2.9","method":"GET","path":"/a","status":401,"size":2326}'),
+    Sample("JSON with a container's time or pod", '2024-10-10T13:55:36.5Z {"client_ip":"192.0.2.9","method":"GET","path":"/a","status":401,"size":2326}'),
     Sample("Traefik JSON", TRAEFIK),
     Sample("nginx JSON", NGINX),
     Sample("nginx JSON", NGINX_LOCAL),
