@@ -1,6 +1,6 @@
 /* main.c - replay: what would this limit have done to my traffic?
 
-       cc -std=c99 -O2 -I. examples/replay/(all).c -o replay       (all) is a star
+       cd examples/replay && cc -std=c99 -O2 -I../.. *.c -o replay
        ./replay --limit "10/m burst 20" /var/log/nginx/access.log
        ./replay --suggest --html page.html /var/log/nginx/access.log*
        ./replay --compare "10/m burst 20" --compare "30/m burst 60" access.log
