@@ -136,3 +136,21 @@ def a_log_about_one_proxy_is_asked_about():
     log = COMBINED * 95 + COMBINED.replace("192.0.2.1", "192.0.2.2") * 5
     assert "9 of 10 requests have one address: if it is a proxy" in report("--limit", "9/s", stdin=log)
     assert "9 of 10" not in report("--limit", "9/s", SAMPLE_FILE) and "9 of 10" not in report("--limit", "9/s", "--key", "path", stdin=log)
+
+
+def allowed_comes_before_refused_in_both_charts():
+    path = os.path.join(FOLDER.name, "order.svg")
+    report("--limit", "10/m burst 20", "--svg", path, SAMPLE_FILE)
+    ns = "{http://www.w3.org/2000/svg}"
+    bars, rows = 0, {}
+    for g in xml.etree.ElementTree.parse(path).getroot().iter(ns + "g"):
+        look = {e.get("class"): e for e in g.iter(ns + "rect")}
+        if "refused" in look and "allowed" in look:
+            bars += 1  # refused ends where allowed begins, above it
+            assert abs(float(look["refused"].get("y")) + float(look["refused"].get("height")) - float(look["allowed"].get("y"))) < 0.2
+    for e in xml.etree.ElementTree.parse(path).getroot().findall(ns + "rect"):
+        if e.get("height") == "16.0":
+            rows.setdefault(e.get("y"), {})[e.get("class")] = float(e.get("x")), float(e.get("width"))
+    assert bars > 50 and len(rows) == 3, (bars, rows)
+    for row in rows.values():
+        assert abs(row["allowed"][0] + row["allowed"][1] - row["refused"][0]) < 0.2, row
