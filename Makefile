@@ -13,7 +13,7 @@ LIMIT ?= 10/m burst 20
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
 PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user \
-           redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
+           lua5.4 redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \
@@ -22,7 +22,7 @@ NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible iored
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deps test check examples bench bench-redis bench-replay flood size fmt fmt-check check-checks check-docs \
+.PHONY: help demo deps test check one examples bench bench-redis bench-replay flood size fmt fmt-check check-checks check-docs \
         check-fuzz check-portability check-redis clean
 
 help: ## this list
@@ -74,6 +74,9 @@ test: ## everything that is tested; fails if a part is missing (SKIP_MISSING=1 c
 
 check: ## the fast tests, with sanitizers
 	@BUILD=$(BUILD) sh tests/run.sh fast
+
+one: ## one test, sanitized: make one T=test_table [K=WORD]
+	@BUILD=$(BUILD) sh tests/run.sh one $(T) $(K)
 
 check-portability: ## compilers, languages, options, symbols, other processors
 	@BUILD=$(BUILD) sh tests/run.sh portability

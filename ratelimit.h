@@ -6,14 +6,14 @@
        #include "ratelimit.h"
 
    No malloc, no globals, no I/O, no floating point, no dependency. Time is an argument. C99 and
-   C++11.
+   C++11; Linux, macOS, the BSDs, Windows, bare metal.
 
 
    CONTENTS
 
        QUICK START         a whole program
        WHICH CALL          one line for each
-       CONCEPTS            words, units, arithmetic, what happens when clocks misbehave
+       CONCEPTS            words, arithmetic, two limits on one key, changed limits, blocks, clocks
        OPTIONS             every macro, where to define it, its default
        MEMORY, THREADS, ERRORS
        >>limits            interface: what is allowed
@@ -22,8 +22,9 @@
        >>store             interface: who decides; stores, and the tier in front of one
        >>limiter           interface: a store with a clock, a failure policy, waiting, counters
        >>rules             interface: named limits from text, replaced while in use; keys made
-                             of addresses or of two parts
-       >>text              interface: HTTP fields, metrics, the most refused, logs, ticks
+                             of addresses
+       >>text              interface: HTTP fields, metrics, logs
+       >>ticks             interface: counters that wrap; a bucket in 4 bytes
        >>implementation    the same layers again, with code
        CHANGES, LICENCE
 
@@ -36,11 +37,11 @@
 
        static unsigned char memory[RATELIMIT_TABLE_BYTES(10000)];
        static const ratelimit_limit logins = RATELIMIT_LIMIT(5, RATELIMIT_MINUTE, 10);
+       static ratelimit_limiter limiter;
 
        int main(void)
        {
            ratelimit_table *table;
-           ratelimit_limiter limiter = {0};
            if (ratelimit_table_init(&table, memory, sizeof memory, NULL) != RATELIMIT_OK)
                return 1;
            if (ratelimit_init(&limiter, ratelimit_table_store(table, NULL, NULL)) != RATELIMIT_OK)
@@ -61,10 +62,11 @@
        ratelimit_allow_rule     the limit by name, from a text you can replace at any time
        ratelimit_take_rules     the same with requests: user, address and route, all or none
        ratelimit_table_take     a table with the time given: no clock is read, no limiter needed
-       ratelimit_cas_acquire    a semaphore in a database with a conditional update; windows too
        ratelimit_bucket_take    one subject in 16 bytes of your own struct, no table needed
+       ratelimit_tick_take      one subject in 4 bytes, in ticks, for small chips
+       ratelimit_table_acquire  at most so many requests of one key at work at a time
        ratelimit_http_fields    the answer as HTTP header fields
-       RATELIMIT_LOG            one place in a program that may log so often
+       RATELIMIT_LOG            a place in a program that logs at most at a given rate
        ratelimit_tier_store     a local table in front of a store that is far away
 
 
@@ -81,87 +83,87 @@
    Arithmetic. The generic cell rate algorithm (ITU-T I.371), which is the token bucket written as
    one time:
 
-       full         when the bucket will be full again; one never touched is full
+       full         when the bucket will be full again; one never touched is full. (The GCRA calls
+                    it the theoretical arrival time.)
        debt         max(0, full - now)                 0 is full, window is empty
-       interval     per / tokens                       the time one token takes to come back
-       window       burst x interval
+       interval     per / tokens                       the time in which one token comes back
+       window       burst x interval                   (less one interval: the burst tolerance)
        take n       passes if debt + n x interval <= window;
                     then full = max(full, now) + n x interval
        retry_after  debt + n x interval - window       reset_after = debt
        remaining    floor((window - debt) / interval)
 
-   Exact. An interval is a whole number of ns and a fraction r/d with d up to 2^24; a debt is kept
-   as whole ns and a 24-bit fraction from which its numerator over d is recovered, so nothing
-   drifts: at 7 per second the 70th refill comes at 10 s, neither before nor after. Only an interval
-   whose reduced fraction needs a larger d (1,000,000,007 per second) is rounded, up, by less than
-   one part in a million; a limit that would need more is BAD_LIMIT. remaining is rounded down,
-   retry_after and reset_after up: a call at retry_after passes and one ns earlier does not.
+   Exact. An interval is a whole number of ns and a fraction r/d with d up to 2^24, and a debt keeps
+   the same fraction, so nothing drifts: at 7 per second the 70th token comes back at 10 s, neither
+   before nor after. If tokens is above 2^24 and does not divide the period, the interval is rounded
+   up to 2^-24 ns, by less than three parts in a million. remaining is rounded down, retry_after and
+   reset_after up: a call at retry_after passes and one ns earlier does not.
 
-   Refusals. A refused take and a peek leave the bucket as it was (see "seen" below for the one
-   exception, which no answer depends on while the clock runs forward).
+   Two limits on one key. A bucket belongs to a key and the scope of a limit, and limits made of
+   different numbers have different scopes. So "60 packets and 20,000 bytes a second" for one player
+   id, or "10 a second and 100 an hour" for one user, are two buckets each, one by one and in
+   ratelimit_take_all alike.
 
-   Clock. Any origin, ns, uint64_t; time 0 and times near the top are times like any other. A time a
-   little earlier than one seen before is lateness: the debt is what the times say and nothing is
-   forgiven, so going back and forth mints nothing. A bucket also remembers when it was last seen
-   (to 1/32 of its debt then). A request that would be refused, at a time more than step_ns (10 s)
-   before that, has met a clock that was set back: the debt becomes what it was when last seen, at
-   most the window, and is stored. So a key is usable again within one window whatever the jump.
-   In a table a key may have been forgotten since it was full again; to a caller whose time lies
-   before that, it is new.
+   Changed limit. Give a limit whose numbers will change a scope of its own (limit.scope; rules do
+   that). Then its bucket goes on under the new numbers, and tokens spent stay spent: up to 65,535
+   whole tokens exactly, all else to one part in 65,536. At most the new burst counts as spent. The
+   change is stored at once, even by a refusal; peek only reports it. A bucket keeps 20 bits of the
+   interval and 7 bits of the burst to tell that a limit changed: a change of the burst alone goes
+   unnoticed for 1 of 128 pairs of bursts, and then what was spent stays as it was. A debt that was
+   made longer than the window on purpose (reserve, charge) is a time, which no other limit changes.
 
-   Changed limit. A bucket remembers the interval it was last charged at. When a request brings
-   another one, tokens spent stay spent: whole tokens exactly up to a million of them, all else to
-   one part in a million of the tokens spent. More spent than the new burst counts as the whole
-   burst. The change is stored at once, even by a refusal; peek only reports it.
+   Block. A time, not a debt: until it ends, whatever asks for tokens is refused with the time left.
+   No refund, charge or changed limit moves it, a longer block replaces it, RESET lifts it. When it
+   ends the bucket holds one token.
 
    Fixed window. The same bucket, asked at the end of the current window (aligned to the clock's
-   origin) instead of now, so that a used-up window leaves nothing over into the next. retry_after
-   and reset_after are until that end. reserve and refund are UNSUPPORTED there: the window may have
-   turned. The end of a window is not remembered: when its period is changed, what was spent counts
-   as far as it reaches past the end of the new one; from a window to a bucket, the time to its end
+   origin) instead of now, so that a window that was used up leaves nothing over into the next.
+   retry_after and reset_after are until that end. A charge above the window's tokens goes on into
+   the next windows. RESERVE, REFUND and CANCEL are UNSUPPORTED there: the window may be another one
+   by then. The end of a window is not remembered: if its period is changed, only what reaches
+   beyond the end of the new one counts as spent; if a window becomes a bucket, the time to its end
    counts as spent, too.
 
-   Tier. A local table in front of a store that is far away. Refusals: the store's last answer is
-   kept as a debt, which others can only add to, and refuses what it must, for at most trust_ns (so
-   long may a reset, a refund or a raised limit of another node go unseen); a dear request refused
-   does not refuse a cheap one, and retry_after is as exact as the store's. Leases: a key asked
-   often takes up to lease_percent of its burst at once and serves it here. Tokens are paid for
-   before they are served, so all nodes together never pass more than burst + rate x time since the
-   start; in a span picked later, at most what leases held when it began comes on top: per node and
-   key one lease. What is held is lost to the others, until it is served, counted towards a larger
-   request of its key, or expires lease_ns after the store was last asked; so long may a block of
-   another node go unseen, too. It is not given back at the store: a refund could undo another's
-   block or reset. A lease ends with its window, with a changed limit, and with a reset or block
-   through the same tier. The failing store: see ratelimit_tier.
+   Clock. Any origin, ns, uint64_t; times are compared modulo 2^64, so a counter may pass its end.
+   If now_ns is a little earlier than in another call, the debt is computed from the times as they
+   are given, and times that go back and forth make no tokens. A debt that is longer than the window
+   by more than step_ns (10 s) cannot be the limit's: the clock was set back, and the debt becomes
+   the window. A debt made on purpose and a block become at most twice as long as they were when the
+   bucket was last seen. So a key is usable again within one window, whatever the jump. Steps of
+   more than 146 years are not told from steps the other way.
+
+   Seen. A bucket notes the power of two below its debt whenever it is asked (not by peek). A
+   refusal writes nothing else.
 
 
    OPTIONS
 
        macro                     where  default    effect
        RATELIMIT_IMPLEMENTATION  once   -          the code
-       RATELIMIT_STATIC          all    off        everything static: each file has its own copy
+       RATELIMIT_STATIC          all    off        everything static: each file has its own copy.
+                                                     The smallest code for one file, see README
        RATELIMIT_API             all    extern     linkage of every public function
        RATELIMIT_NO_CLOCK        all    off        no clock_gettime or nanosleep, no
                                                      ratelimit_clock_ns
-       RATELIMIT_NO_THREADS      impl   off        no atomics: one thread at a time for everything
-       RATELIMIT_LOCK(lock)      impl   atomics    your own lock round a decision (interrupts off,
-       RATELIMIT_UNLOCK(lock)    impl   atomics      say); lock is a uint32_t * for your use;
-                                                     they nest, and are undone in reverse order
-       RATELIMIT_TAKEOVER_MS     impl   200        how long a lock stands still until its holder
-                                                     counts as dead, 1 to 3,600,000
+       RATELIMIT_NO_THREADS      all    off        no atomics: one thread at a time for everything
+       RATELIMIT_LOCK()          all    atomics    your own lock, taken once round each decision
+       RATELIMIT_UNLOCK()        all    atomics      (interrupts off, a mutex); never nested
+       RATELIMIT_SLEEP_MS(ms)    impl   the clock  sleeps; with RATELIMIT_NO_CLOCK needed for locks
+                                                     to be taken over
+       RATELIMIT_TAKEOVER_MS     impl   200        a lock that was held for longer is taken over, 1
+                                                     to 3,600,000
        RATELIMIT_STEP_NS         impl   10 s       step_ns of buckets, and of tables by default
-       RATELIMIT_MAX_ALL         impl   64         most requests in one all-or-none decision, 1 to
-                                                     4096; about 90 bytes of stack each,
-                                                     190 in a tier
-       RATELIMIT_NO_TEXT         impl   off        status_text and faults of rules are "" (saves
-                                                     their strings)
+       RATELIMIT_MAX_ALL         impl   64, or 8   most requests in one all-or-none decision, 1 to
+                                  without a clock    4096; about 400 bytes of stack each
+       RATELIMIT_FIXED_LIMITS    impl   off        limits never change: less code
+       RATELIMIT_NO_TEXT         impl   off        status texts and faults of rules are ""
        RATELIMIT_NO_LOG          all    off        RATELIMIT_LOG does nothing and costs nothing
        RATELIMIT_LOG_NOW         all    the clock  the time in ns for RATELIMIT_LOG; needed with
                                                      RATELIMIT_NO_CLOCK
 
-   once: in one file. all: in every file that includes the header. impl: where the code is.
-   Where a chip has no lock-free compare-and-swap (Cortex-M0) RATELIMIT_NO_THREADS is set by itself.
-   Where it is neither POSIX nor Windows, RATELIMIT_NO_CLOCK is set by itself.
+   once: in one file. all: in every file that includes the header. impl: where the code is. Where
+   the chip has no lock-free compare-and-swap (Cortex-M0) there are no atomics, as with
+   RATELIMIT_NO_THREADS. Where it is neither POSIX nor Windows, RATELIMIT_NO_CLOCK defines itself.
 
 
    MEMORY, THREADS, ERRORS
@@ -172,14 +174,15 @@
 
    Threads. Limits are read-only and shared freely. A plain bucket has one caller at a time;
    ratelimit_bucket_take_shared, the table, the stores here and the limiter may be called by any
-   number of threads, and the table by any number of processes. A decision is computed first and
-   committed under a lock of three stores; a refusal takes no lock. If a process dies inside it the
-   lock is taken over after RATELIMIT_TAKEOVER_MS; what it was about to charge may be lost, nothing
-   else. A live thread that is stopped for longer than that, between two of those stores, while
-   others want the same line, may undo what they charged there meanwhile.
+   number of threads, and the table by any number of processes. A take of a known key is one
+   compare-and-swap; other changes are computed first and stored under a lock for a few stores. A
+   lock that is not released for RATELIMIT_TAKEOVER_MS is taken over, whether its holder died or is
+   only slow. A decision of a holder that died may be lost. A holder that was slow loses or undoes
+   nobody's charge: at worst two threads give one key two places, and it can use one burst more.
 
-   Errors. A decision is a bool, true only if the caller may go on, so an error can't get through an
-   if by accident; result.status says why. Zero is never "unlimited".
+   Errors. A decision is a bool, true only if the caller may go on; result.status says why. Bad
+   arguments are refused, and zero is never "unlimited". One thing lets a call through that was not
+   decided: a limiter whose store failed, if its policy is RATELIMIT_FAIL_OPEN (the default).
 */
 #ifndef RATELIMIT_H_INCLUDED
 #  define RATELIMIT_H_INCLUDED
@@ -207,15 +210,19 @@
 #  define RATELIMIT_VERSION_TEXT  "1.0.0"
 
 #  if defined(__GNUC__)
-#    define RATELIMIT_PRIV_UNUSED   __attribute__((unused))
-#    define RATELIMIT_PRIV_MUST_USE __attribute__((warn_unused_result))
-#    define RATELIMIT_PRIV_APART    __attribute__((noinline))
-#    define RATELIMIT_PRIV_INLINE   inline __attribute__((always_inline))
+#    define RATELIMIT_PRIV_UNUSED    __attribute__((unused))
+#    define RATELIMIT_PRIV_MUST_USE  __attribute__((warn_unused_result))
+#    define RATELIMIT_PRIV_NOINLINE  __attribute__((noinline))
+#    define RATELIMIT_PRIV_INLINE    inline __attribute__((always_inline))
+#    define RATELIMIT_PRIV_LIKELY(x) __builtin_expect(!!(x), 1)
+#    define RATELIMIT_PRIV_ALIGNED   __attribute__((aligned(8))) /* i386 aligns uint64_t to 4 */
 #  else
 #    define RATELIMIT_PRIV_UNUSED
-#    define RATELIMIT_PRIV_APART
-#    define RATELIMIT_PRIV_INLINE inline
 #    define RATELIMIT_PRIV_MUST_USE
+#    define RATELIMIT_PRIV_NOINLINE
+#    define RATELIMIT_PRIV_INLINE    inline
+#    define RATELIMIT_PRIV_LIKELY(x) (x)
+#    define RATELIMIT_PRIV_ALIGNED
 #  endif
 #  if !defined(RATELIMIT_API)
 #    if defined(RATELIMIT_STATIC)
@@ -231,7 +238,7 @@
 #  endif
 
 #  ifdef __cplusplus
-#    define RATELIMIT_PRIV_CAST(type, x) static_cast<type>(x)
+#    define RATELIMIT_PRIV_CAST(type, x) type(x)
 extern "C" {
 #  else
 #    define RATELIMIT_PRIV_CAST(type, x) ((type)(x))
@@ -251,19 +258,20 @@ extern "C" {
 
 typedef enum ratelimit_status {
     RATELIMIT_OK = 0,       /* done */
-    RATELIMIT_DENIED,       /* not now; retry_after says when */
-    RATELIMIT_NEVER,        /* no waiting helps: n is above the burst */
+    RATELIMIT_DENIED,       /* not now; retry_after_ns says when */
+    RATELIMIT_NEVER,        /* no wait helps: n is above the burst, or a debt would be too long */
+    RATELIMIT_SKIPPED,      /* would have passed, but another request of its batch was refused */
     RATELIMIT_FULL,         /* the table has no room for a new key (RATELIMIT_REFUSE) */
     RATELIMIT_TIMEOUT,      /* the wait would be longer than accepted; nothing was taken */
-    RATELIMIT_CANCELED,     /* a wait was cancelled; what it had reserved was given back */
+    RATELIMIT_CANCELED,     /* a wait was cancelled */
     RATELIMIT_BAD_KEY,      /* NULL or empty key */
     RATELIMIT_BAD_LIMIT,    /* NULL, zero or overflowing limit */
-    RATELIMIT_BAD_COUNT,    /* n is 0 where tokens are asked for */
+    RATELIMIT_BAD_COUNT,    /* n is 0 or above 2^63 - 1 where tokens are asked for */
     RATELIMIT_BAD_ARGUMENT, /* NULL, unknown operation, something out of range */
     RATELIMIT_SYNTAX,       /* text is not in the grammar */
     RATELIMIT_NO_MEMORY,    /* the memory passed in is too small */
     RATELIMIT_STORE_FAILED, /* the store could not decide; the limiter's policy did */
-    RATELIMIT_UNSUPPORTED,  /* this store or kind of limit can't do that */
+    RATELIMIT_UNSUPPORTED,  /* this store or kind of limit cannot do that */
     RATELIMIT_BUSY,         /* held by others (semaphores and locks) */
     RATELIMIT_LOST          /* was held, no longer is (semaphores and locks) */
 } ratelimit_status;
@@ -272,21 +280,28 @@ typedef enum ratelimit_status {
  * numbers. */
 RATELIMIT_API const char *ratelimit_status_text(ratelimit_status status);
 
-/* ratelimit_limit  What is allowed, with everything precomputed that a decision needs: 64 bytes of
+/* ratelimit_limit  What is allowed, with all that a decision needs computed in advance: 80 bytes of
  * plain data that may be copied, shared and static const. All zero is BAD_LIMIT. Make one with the
- * macros or functions below; the first three fields are for you to read, the rest belongs to the
- * implementation. */
+ * macros or functions below. The named fields are for you: read the first three, assign scope if
+ * you like. The rest belongs to the implementation.
+ *
+ * scope  A bucket belongs to a key and a scope. The makers derive the scope from the numbers of the
+ *        limit, so two limits on one key have two buckets. Give a limit a scope of its own (any
+ *        number, or ratelimit_scope of a name) if its numbers will change while it is in use: then
+ *        the bucket goes on, and tokens spent stay spent. */
 typedef struct ratelimit_limit {
     uint64_t tokens;        /* per per_ns */
     uint64_t per_ns;        /* the period, ns */
     uint64_t burst;         /* tokens */
+    uint64_t quick;         /* burst, if the quick way may decide; else 0 */
     uint64_t interval_ns;   /* per / tokens, whole ns */
-    uint64_t window_ns;     /* burst x interval, whole ns */
-    uint64_t inverse;       /* ceil(2^63 / parts) */
+    uint64_t window_ns;     /* burst x interval_ns */
+    uint64_t state;         /* what an ordinary bucket under this limit has in its rest */
+    uint64_t inverse;       /* floor((2^64 - 1) / interval_ns), or ceil(2^63 / parts) */
     uint32_t interval_part; /* the rest of the interval, in 1/parts ns */
-    uint32_t window_part;   /* the rest of the window, in 1/parts ns */
     uint32_t parts;         /* 1 to 2^24 */
-    uint32_t code;          /* kind (top 3 bits) and a 28-bit code of kind and interval */
+    uint32_t kind;
+    uint32_t scope; /* part of the identity of a bucket, see above */
 } ratelimit_limit;
 
 /* RATELIMIT_LIMIT, RATELIMIT_WINDOW, RATELIMIT_UNLIMITED  Constant initialisers of a
@@ -294,31 +309,40 @@ typedef struct ratelimit_limit {
  *
  *     static const ratelimit_limit api = RATELIMIT_LIMIT(100, RATELIMIT_SECOND, 200);
  *
- * tokens   1 to 2^63 - 1, per per_ns
+ * tokens   1 to 2^63 - 1, per per_ns; at most 16 a ns
  * per_ns   1 to 2^62 ns
  * burst    1 to 2^63 - 1 tokens, such that burst x per_ns / tokens is at most 2^62 ns (146 years)
  * Anything else is BAD_LIMIT at every call. RATELIMIT_WINDOW is a fixed window aligned to the
  * clock's origin; its burst is tokens. RATELIMIT_UNLIMITED lets everything through and takes no
- * room in a table. Arguments must be constants. */
+ * room in a table. Arguments must be constants: each is evaluated many times. Use the functions for
+ * values known at run time.
+ * RATELIMIT_LIMIT_SCOPE  The same with a scope (32 bits) in place of the derived one. */
 #  define RATELIMIT_LIMIT(tokens, per_ns, burst)                                                   \
     RATELIMIT_PRIV_LIMIT(RATELIMIT_PRIV_BUCKET, RATELIMIT_PRIV_CAST(uint64_t, tokens),             \
                          RATELIMIT_PRIV_CAST(uint64_t, per_ns),                                    \
                          RATELIMIT_PRIV_CAST(uint64_t, burst))
+#  define RATELIMIT_LIMIT_SCOPE(tokens, per_ns, burst, scope)                                      \
+    RATELIMIT_PRIV_MADE(RATELIMIT_PRIV_BUCKET, RATELIMIT_PRIV_CAST(uint64_t, tokens),              \
+                        RATELIMIT_PRIV_CAST(uint64_t, per_ns),                                     \
+                        RATELIMIT_PRIV_CAST(uint64_t, burst),                                      \
+                        RATELIMIT_PRIV_CAST(uint32_t, scope))
 #  define RATELIMIT_WINDOW(tokens, per_ns)                                                         \
     RATELIMIT_PRIV_LIMIT(RATELIMIT_PRIV_WINDOW, RATELIMIT_PRIV_CAST(uint64_t, tokens),             \
                          RATELIMIT_PRIV_CAST(uint64_t, per_ns),                                    \
                          RATELIMIT_PRIV_CAST(uint64_t, tokens))
 #  define RATELIMIT_UNLIMITED                                                                      \
     {                                                                                              \
-      UINT64_MAX, 0, UINT64_MAX, 0, 0, 0, 0, 0, 1,                                                 \
-          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_UNLIMITED) << 29                            \
+      UINT64_MAX, 0, UINT64_MAX, 0, 0, 0, 0, 0, 0, 1, RATELIMIT_PRIV_UNLIMITED, 0                  \
     }
 
 /* ratelimit_limit_make, ratelimit_window_make  The same from values known at run time, same ranges.
- * A bad one is all zero, which is BAD_LIMIT. Threads: any. Cost: a few divisions. */
+ * A bad one has kind 0, which is BAD_LIMIT. Threads: any. Cost: a few divisions. */
 RATELIMIT_API ratelimit_limit ratelimit_limit_make(uint64_t tokens, uint64_t per_ns,
                                                    uint64_t burst);
 RATELIMIT_API ratelimit_limit ratelimit_window_make(uint64_t tokens, uint64_t per_ns);
+
+/* ratelimit_scope  A scope made of a name: the same in every process and on every machine. */
+RATELIMIT_API uint32_t ratelimit_scope(const char *name, size_t name_len);
 
 /* ratelimit_limit_check  RATELIMIT_OK, or RATELIMIT_BAD_LIMIT if limit is NULL or was not made from
  * values in range. */
@@ -341,21 +365,17 @@ RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limi
 RATELIMIT_API ratelimit_status ratelimit_limit_parse(ratelimit_limit *out, const char *text);
 
 /* ratelimit_limit_parse_n  The same for text_len bytes that need no NUL at the end. *fault_at (may
- * be NULL) is the offset of the first byte that is wrong, for SYNTAX and BAD_LIMIT; text_len if it
- * ended too early. */
+ * be NULL) is, for SYNTAX and BAD_LIMIT, the offset of the first word or number that is wrong, or
+ * text_len if one is missing at the end. */
 RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, const char *text,
                                                        size_t text_len, size_t *fault_at);
 
-/* ratelimit_limit_format  Writes limit as text that parse reads back to an equal limit: "10/s burst
- * 20", "100/m window", "unlimited"; a bad one is "bad limit". Returns the length without the NUL.
- * If buf_bytes is not above that, buf is set to "" (if there is any room) and nothing else is
- * written: never cut off silently. 80 bytes are always enough. */
+/* ratelimit_limit_format  Writes limit as text that parse reads back to an equal limit (but for a
+ * scope that was assigned): "10/s burst 20", "100/m window", "unlimited"; a bad one is "bad limit".
+ * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
+ * its NUL may have changed): never cut off silently. 80 bytes are always enough. */
 RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *buf,
                                             size_t buf_bytes);
-
-/* ratelimit_ticks_to_ns  ticks of a counter that runs at hz, as ns, rounded down; RATELIMIT_FOREVER
- * if that does not fit in 64 bits or hz is 0. No overflow on the way. */
-RATELIMIT_API uint64_t ratelimit_ticks_to_ns(uint64_t ticks, uint64_t hz);
 
 /* ---- >>bucket -------------------------------------------------------------------------------- */
 
@@ -366,137 +386,167 @@ typedef enum ratelimit_op {
     RATELIMIT_RESERVE,    /* n tokens now or later, if the wait (wait_ns) is at most max_wait_ns */
     RATELIMIT_CHARGE,     /* n tokens even into debt; n may be above the burst */
     RATELIMIT_REFUND,     /* n tokens back, never above the burst */
-    RATELIMIT_BLOCK,      /* no token for max_wait_ns; never shortens; windows: to a window's end */
-    RATELIMIT_RESET       /* full again, as if never seen */
-} ratelimit_op;
+    RATELIMIT_CANCEL,     /* takes back a reservation of n whose wait has max_wait_ns to go, if
+                             nobody reserved after it; else nothing (see taken) */
+    RATELIMIT_BLOCK,      /* refuse all for max_wait_ns; a longer block replaces a shorter one */
+    RATELIMIT_RESET       /* full again, as if never seen; lifts a block */
+} ratelimit_op; /* a new one: also in ratelimit_priv_settled, ratelimit_priv_decide, the tier, the
+                   scripts of ratelimit_redis.h, tests/model.h */
 
 typedef struct ratelimit_request {
-    const void *key; /* any bytes; buckets have none */
+    const void *key; /* any bytes; a plain bucket has no key */
     size_t key_len;  /* at least 1 */
     const ratelimit_limit *limit;
-    uint64_t n;           /* tokens, at least 1 except for peek, block and reset */
+    uint64_t n;           /* tokens, 1 to 2^63 - 1; not used by block and reset */
     ratelimit_op op;      /* 0 is take */
-    uint64_t max_wait_ns; /* reserve: the longest wait accepted; block: how long, 1 to 2^62 */
+    uint64_t max_wait_ns; /* reserve: the longest wait accepted; block: how long, 1 to 2^62;
+                             cancel: what is left of the wait */
 } ratelimit_request;
 
-/* Who gave the answer: the store, or what stands in for it. */
+/* RATELIMIT_REQUEST  An initialiser of a ratelimit_request that takes n tokens, in C and C++:
+ *
+ *     ratelimit_request req = RATELIMIT_REQUEST(&player_id, sizeof player_id, &packets, 1); */
+#  define RATELIMIT_REQUEST(key, key_len, limit, n)                                                \
+    {                                                                                              \
+      key, key_len, limit, n, RATELIMIT_TAKE, 0                                                    \
+    }
+
+/* Who gave the answer: the store, or what decides in its place. */
 typedef enum ratelimit_source {
     RATELIMIT_FROM_STORE = 0,
     RATELIMIT_FROM_LEASE,
     RATELIMIT_FROM_REFUSAL_CACHE,
-    RATELIMIT_FROM_FALLBACK, /* the store failed: the limiter's fallback store */
+    RATELIMIT_FROM_FALLBACK, /* the store failed: a local bucket, or the limiter's fallback store */
     RATELIMIT_FROM_POLICY    /* the store failed: the limiter's policy, open or closed */
 } ratelimit_source;
 
 typedef struct ratelimit_result {
-    bool allowed;            /* go on; for charge, refund, block, reset: it is done */
+    bool allowed;            /* go on; for charge, refund, cancel, block, reset: it is done */
     ratelimit_status status; /* OK if allowed, else why not (but see the limiter's options) */
-    uint64_t limit;          /* tokens: the burst; UINT64_MAX if unlimited */
+    uint64_t burst;          /* tokens: the limit's; UINT64_MAX if unlimited */
     uint64_t remaining;      /* tokens that could be taken after this */
-    uint64_t taken;          /* tokens taken by this, or given back by refund */
+    uint64_t taken;          /* tokens taken by this; refund, cancel: given back by this */
     uint64_t retry_after_ns; /* until the refused request would pass, or RATELIMIT_FOREVER */
     uint64_t reset_after_ns; /* until the bucket is full */
     uint64_t wait_ns; /* reserve: how long to wait; charge, block: until a take of one passes */
     ratelimit_source source;
 } ratelimit_result; /* all fields are set at every return; 0 where there is nothing to say */
 
-/* ratelimit_bucket  The state of one subject. All zero is a full bucket. Copy and compare it
- * freely. rest: bits 0-23 fraction of a ns, 24-51 code of the interval, 52 bit 64 of full_ns,
- * 53-63 debt when last seen. */
+/* ratelimit_bucket  The state of one subject: 16 bytes. All zero is a full bucket. Copy it freely.
+ * The layout is described at the implementation, under arithmetic. */
 typedef struct ratelimit_bucket {
-    uint64_t full_ns; /* when it is full again, low 64 bits */
+    RATELIMIT_PRIV_ALIGNED uint64_t full_ns; /* when it is full again */
     uint64_t rest;
 } ratelimit_bucket;
 
 /* ratelimit_bucket_take  Takes n tokens from *b at now_ns if all n are there, else none.
  *
  * b        one bucket, zeroed before its first use
- * n        1 to limit->burst can pass; more is NEVER, 0 is BAD_COUNT
+ * n        1 to limit->burst can pass; more is NEVER, 0 and above 2^63 - 1 are BAD_COUNT
  * now_ns   ns, any origin, see CONCEPTS for clocks that go back
  * out      may be NULL
  *
  * Returns true if n tokens were taken. False: DENIED, NEVER, BAD_COUNT, BAD_LIMIT, BAD_ARGUMENT (b
  * is NULL).
- * Threads: one caller at a time per bucket.   Cost: no division for one token when out is NULL.
+ * Threads: one caller at a time per bucket.
+ * Cost:    no division if the interval is a whole number of ns and out is NULL.
  * Source:  GCRA (ITU-T I.371). */
 RATELIMIT_API bool ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit,
                                          uint64_t n, uint64_t now_ns,
                                          ratelimit_result *out_or_null);
 
-/* ratelimit_bucket_decide  Any operation on one bucket: req->op, req->n, req->limit,
- * req->max_wait_ns count, req->key does not.
+/* ratelimit_bucket_decide  Any operation on one bucket. The key of req is not used.
  *
  * Returns result.allowed. False besides the above: TIMEOUT (reserve; retry_after_ns is then the
- * wait it would have taken), UNSUPPORTED (reserve or refund on a window; block on an unlimited
- * limit), BAD_ARGUMENT (req is NULL, unknown op, block for 0). Threads, cost: as take. */
+ * wait it would have taken), UNSUPPORTED (reserve, refund or cancel on a fixed window; block on an
+ * unlimited limit), BAD_ARGUMENT (req is NULL, unknown op, block for 0 or more than 2^62 ns).
+ * CHARGE is NEVER where the debt would be longer than 2^62 ns (146 years). Threads, cost: as
+ * take. */
 RATELIMIT_API bool ratelimit_bucket_decide(ratelimit_bucket *b, const ratelimit_request *req,
                                            uint64_t now_ns, ratelimit_result *out_or_null);
 
 /* ratelimit_bucket_take_shared, ratelimit_bucket_decide_shared  The same, safe between threads, and
- * between processes if *b lies in shared memory. A bucket used by them must only be used by them.
- * Needs lock-free 64-bit atomics (any 64-bit chip, i686, ARMv7-A); where there are none, and with
- * RATELIMIT_NO_THREADS, they are the plain calls: use a table with RATELIMIT_LOCK there instead. A
- * refusal writes nothing. */
+ * between processes if *b lies in shared memory. A bucket used by them must only be used by them. A
+ * refusal writes nothing but, at times, when the bucket was seen.
+ *
+ * They are declared only where they are safe: where the chip has a lock-free 64-bit
+ * compare-and-swap (any 64-bit chip, i686 with GCC, ARMv7-A), or where RATELIMIT_LOCK is defined in
+ * this file, too. Elsewhere use a table. */
+#  if !defined(RATELIMIT_NO_THREADS) &&                                                            \
+      (defined(RATELIMIT_LOCK) || defined(_WIN64) ||                                               \
+       (defined(__GCC_ATOMIC_LLONG_LOCK_FREE) && __GCC_ATOMIC_LLONG_LOCK_FREE == 2))
+#    define RATELIMIT_PRIV_SHARED
 RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratelimit_limit *limit,
                                                 uint64_t n, uint64_t now_ns,
                                                 ratelimit_result *out_or_null);
 RATELIMIT_API bool ratelimit_bucket_decide_shared(ratelimit_bucket *b, const ratelimit_request *req,
                                                   uint64_t now_ns, ratelimit_result *out_or_null);
+#  endif
 
 /* ---- >>table --------------------------------------------------------------------------------- */
 
-/* ratelimit_table  Buckets by key, in memory of yours: a 128-byte head, then lines of 64 bytes with
- * three buckets each. Keys are not stored, only a 32-bit tag of each: in a table with n live keys a
- * new key is mistaken for another with a chance of at most 24 in 2^32, whatever n is, and nobody
- * can choose it who does not know the seed (SipHash-1-3). */
+/* ratelimit_table  Buckets by key and scope, in memory that you provide: a 128-byte head, then
+ * lines of 64 bytes with three buckets each. Keys are not stored, only a 32-bit tag of each: in a
+ * table with n live keys a new key is mistaken for another with a chance of at most 24 in 2^32,
+ * whatever n is. With SipHash-1-3 (the default) nobody can choose such a key who does not know the
+ * seed. */
 typedef struct ratelimit_table ratelimit_table;
 
 /* What happens to a new key when all the places it may use are taken by keys in debt. INHERIT: the
- * newcomer takes over the key with the least debt, debt and all, so that nobody ever gets more than
- * their limit, however many keys there are (unless refunds or changed limits lower a debt). The
+ * newcomer takes over the place with the least debt, debt and all, so that no key ever gets more
+ * than its limit, however many keys there are (unless refunds or changed limits lower a debt). The
  * debt is a time, so a newcomer may have to wait as long as another's limit takes: give limits of
  * very different windows a table each. */
 typedef enum ratelimit_full {
-    RATELIMIT_EVICT = 0,       /* forget the one with the least debt (ties: seen longest ago) */
-    RATELIMIT_EVICT_LAST_SEEN, /* forget the one seen longest ago */
+    RATELIMIT_EVICT = 0,       /* forget the key with the least debt (ties: seen longest ago) */
+    RATELIMIT_EVICT_LAST_SEEN, /* forget the key that was seen longest ago */
     RATELIMIT_INHERIT,
     RATELIMIT_REFUSE /* the newcomer is FULL */
 } ratelimit_full;
+
+/* How keys are hashed. FAST is two multiplications with secret constants made of the seed, about
+ * 10 ns less for a short key. It is for keys that nobody hostile chooses, such as your own ids: it
+ * promises few collisions, but it is not proven that somebody who sees which keys collide cannot
+ * find out how to make more. */
+typedef enum ratelimit_hash { RATELIMIT_HASH_SIP = 0, RATELIMIT_HASH_FAST } ratelimit_hash;
 
 typedef struct ratelimit_table_options {
     uint64_t seed[2];         /* 16 random secret bytes; both 0: made from addresses and the clock,
                                  which an attacker may guess */
     ratelimit_full when_full; /* default RATELIMIT_EVICT */
+    ratelimit_hash hash;      /* default RATELIMIT_HASH_SIP */
     uint64_t step_ns;         /* a clock set back by more is forgiven, see CONCEPTS;
                                  0: RATELIMIT_STEP_NS; RATELIMIT_FOREVER: never */
 } ratelimit_table_options;
 
+/* The counts since init are exact where the chip has 64-bit atomics, or under RATELIMIT_LOCK. */
 typedef struct ratelimit_table_counts {
-    uint64_t capacity; /* keys it can hold */
-    uint64_t keys;     /* live: in debt, or with something in flight */
-    uint64_t in_debt;  /* of them, keys with tokens spent */
+    uint64_t capacity; /* buckets it can hold */
+    uint64_t keys;     /* live: in debt or blocked, and permits */
+    uint64_t in_debt;  /* of them, buckets in debt or blocked */
     uint64_t evicted;  /* since init: forgotten in debt, for a newcomer or by sweep's idle time */
     uint64_t refused;  /* since init: newcomers for whom there was no room */
     uint64_t bytes;    /* memory the table uses */
 } ratelimit_table_counts;
 
-/* RATELIMIT_TABLE_BYTES, ratelimit_table_bytes  The memory for max_keys keys in debt at once, such
- * that fewer than one in 1,000 of them is forced out: twice as many places, 43 bytes a key. The
- * macro is for static memory. The function returns 0 if max_keys is 0 or too many for size_t or for
- * the table (2^32 blocks). Both agree. 63 bytes of it are for alignment. */
+/* RATELIMIT_TABLE_BYTES, ratelimit_table_bytes  The memory for max_keys buckets in debt at once,
+ * such that fewer than one in 1,000 of them is forced out: twice as many places, 43 bytes a bucket.
+ * A bucket is a key and a limit: 1,000 players with two limits each are 2,000. The macro is for
+ * static memory. The function returns 0 if max_keys is 0 or too many for size_t or for the table
+ * (2^29 blocks). Both agree. 63 bytes of it are for alignment. */
 #  define RATELIMIT_TABLE_BYTES(max_keys)                                                          \
     (RATELIMIT_PRIV_CAST(size_t, RATELIMIT_PRIV_HEAD_BYTES) + 63u +                                \
-     RATELIMIT_PRIV_LINES(RATELIMIT_PRIV_CAST(size_t, max_keys)) * 64u)
+     RATELIMIT_PRIV_BLOCKS(RATELIMIT_PRIV_CAST(size_t, max_keys)) * 512u)
 RATELIMIT_API size_t ratelimit_table_bytes(size_t max_keys);
 
 /* ratelimit_table_init  Makes an empty table in memory, which may have any alignment and any
  * content.
  *
- * bytes    the table uses as many whole lines as fit
+ * bytes    the table uses as many whole blocks of 512 bytes as fit behind its head
  * options  NULL: all defaults
  *
- * Returns RATELIMIT_OK and *out; NO_MEMORY if not even one line fits; BAD_ARGUMENT for NULL or an
- * unknown policy. */
+ * Returns RATELIMIT_OK and *out; NO_MEMORY if not even one block fits; BAD_ARGUMENT for NULL, an
+ * unknown policy or an unknown hash. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status
 ratelimit_table_init(ratelimit_table **out, void *memory, size_t bytes,
                      const ratelimit_table_options *options_or_null);
@@ -505,21 +555,38 @@ ratelimit_table_init(ratelimit_table **out, void *memory, size_t bytes,
  * memory, or by an earlier run in a mapped file. memory must have the alignment (modulo 64) that it
  * had for init; any page-aligned mapping does.
  *
- * Returns RATELIMIT_OK and *out; BAD_ARGUMENT if there is no table, or of another version or byte
- * order, or its head is damaged; NO_MEMORY if the table is larger than bytes. The bits of its
+ * Returns RATELIMIT_OK and *out; BAD_ARGUMENT if there is no table, or of another version, hash or
+ * byte order, or its head is damaged; NO_MEMORY if the table is larger than bytes. The bits of its
  * buckets are not checked: no value of them can do harm. Times must go on from the same clock;
  * after a restart of the machine that means a wall clock. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_table_attach(ratelimit_table **out,
                                                                               void *memory,
                                                                               size_t bytes);
 
-/* ratelimit_table_take  Takes n tokens of key at now_ns, or none. Arguments and results as
- * ratelimit_bucket_take; besides, BAD_KEY (NULL or empty) and FULL. Threads: any, also in several
- * processes. Cost: one cache line if the key is in its home line, at most eight neighbouring
- * ones. */
+/* ratelimit_table_take  Takes n tokens of key at now_ns, or none. The key is any bytes: a text, or
+ * an integer as &id, sizeof id. Keys of different lengths are different keys. Arguments and results
+ * as ratelimit_bucket_take; besides, BAD_KEY (NULL or empty) and FULL. Threads: any, also in
+ * several processes. Cost: one cache line if the key is in its home line, at most eight
+ * neighbouring ones. */
 RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, size_t key_len,
                                         const ratelimit_limit *limit, uint64_t n, uint64_t now_ns,
                                         ratelimit_result *out_or_null);
+
+/* ratelimit_table_hash, ratelimit_table_take_hash  The hash that this table makes of a key, and a
+ * take by it: (t, ratelimit_table_hash(t, key, key_len), ...) has the same bucket as (t, key,
+ * key_len, ...). So a connection can keep the hash of its key. Any other 64 bits will do as well, a
+ * hash of your own; 0 is one of them. Then all 64 bits should depend on the key, and who can choose
+ * keys that collide can choose who shares a bucket. ratelimit_table_hash is 0 if t is NULL. */
+RATELIMIT_API uint64_t ratelimit_table_hash(const ratelimit_table *t, const void *key,
+                                            size_t key_len);
+RATELIMIT_API bool ratelimit_table_take_hash(ratelimit_table *t, uint64_t hash,
+                                             const ratelimit_limit *limit, uint64_t n,
+                                             uint64_t now_ns, ratelimit_result *out_or_null);
+
+/* ratelimit_table_decide_one  One request of any operation. Results as ratelimit_bucket_decide;
+ * besides, BAD_KEY and FULL. Threads: any. */
+RATELIMIT_API bool ratelimit_table_decide_one(ratelimit_table *t, const ratelimit_request *req,
+                                              uint64_t now_ns, ratelimit_result *out_or_null);
 
 /* How a batch is decided. */
 typedef enum ratelimit_mode {
@@ -527,22 +594,29 @@ typedef enum ratelimit_mode {
     RATELIMIT_ALL       /* all or none, in order; a key may come twice */
 } ratelimit_mode;
 
-/* ratelimit_table_decide  Decides count requests at now_ns into res[0..count-1].
+/* ratelimit_table_decide  Decides count requests at now_ns into res[0..count-1] (NULL: no results).
+ * Returns true if all were allowed; a count of 0 is true.
  *
  * EACH: memory is fetched ahead, so a batch of 32 cold keys costs little more than a few of them.
- * ALL: if any request is refused none is carried out. Then allowed is false in every result; status
- * says which refused, with their own retry_after_ns; those that would have passed have status OK,
- * taken 0 and the longest retry_after_ns of the batch. The operations may differ. More than
- * RATELIMIT_MAX_ALL: BAD_ARGUMENT in every result. Threads: any. */
-RATELIMIT_API void ratelimit_table_decide(ratelimit_table *t, const ratelimit_request *req,
-                                          ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                          uint64_t now_ns);
+ * ALL: if any request is refused none is carried out, at no moment. Then allowed is false in every
+ * result; status says which refused, with their own retry_after_ns; those that would have passed
+ * are SKIPPED, with taken 0 and the longest retry_after_ns of the batch. The operations may differ.
+ * More than RATELIMIT_MAX_ALL: BAD_ARGUMENT in every result. Threads: any. A process that is killed
+ * while it stores a batch that passed may leave a part of it. */
+RATELIMIT_API bool ratelimit_table_decide(ratelimit_table *t, const ratelimit_request *req,
+                                          ratelimit_result *res_or_null, size_t count,
+                                          ratelimit_mode mode, uint64_t now_ns);
+
+/* ratelimit_table_take_batch  EACH without results: allowed[i] says whether req[i] was allowed.
+ * Returns how many were. The fastest way to decide many keys. */
+RATELIMIT_API size_t ratelimit_table_take_batch(ratelimit_table *t, const ratelimit_request *req,
+                                                bool *allowed, size_t count, uint64_t now_ns);
 
 /* ratelimit_table_sweep  Drops keys that are full again, which loses nothing (their places are
  * reused anyway; sweeping only makes them countable). idle_ns above 0 also drops keys in debt that
- * nobody has asked for in longer than that: this loses their debt and is counted as evicted. A
- * refusal counts as asking; when that was is known to 1/32 of the debt. Returns how many were
- * dropped. */
+ * nobody has asked for in longer than that: this loses their debt (not a block) and is counted as
+ * evicted. A refusal counts as asking. When a key was seen is known as the power of two below its
+ * debt then, so a key may stay for as long again as it owed. Returns how many were dropped. */
 RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, uint64_t idle_ns);
 
 /* ratelimit_table_stats  Counts at now_ns, by reading every line. Threads: any; each number is
@@ -550,23 +624,36 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
 RATELIMIT_API void ratelimit_table_stats(const ratelimit_table *t, uint64_t now_ns,
                                          ratelimit_table_counts *out);
 
-/* ratelimit_table_acquire  One more in flight for key, if fewer than `most` are.
- *
- * most     1 to 2^24 - 1
- * ttl_ns   1 to 2^62: if nothing is acquired for key in that long, all its holders count as gone,
- *          so that holders that crashed can't keep their places for good
- *
- * Returns true if acquired: call release once. False: enough are in flight, or no room (counted in
- * refused; keys in flight are never forgotten before their time, keys in debt only under the two
- * EVICT policies), or bad arguments. A key in flight is apart from the same key with a limit.
- * Threads: any. */
-RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, size_t key_len,
-                                           uint32_t most, uint64_t ttl_ns, uint64_t now_ns);
+/* ratelimit_permit  One of the places of ratelimit_table_acquire. It ends at expires_ns. */
+typedef struct ratelimit_permit {
+    uint64_t expires_ns;
+    uint32_t place, serial;
+} ratelimit_permit;
 
-/* ratelimit_table_release  Ends one acquire. RATELIMIT_OK; RATELIMIT_LOST if nothing was in flight
- * (released twice, its time was over, or evicted); BAD_KEY, BAD_ARGUMENT. */
+enum { RATELIMIT_MAX_PERMITS = 64 };
+
+/* ratelimit_table_acquire  A permit of key, if fewer than `most` are held: at most so many requests
+ * of one key at work at a time.
+ *
+ * most     1 to RATELIMIT_MAX_PERMITS, the same in all calls for a key: a lower one does not count
+ *          what is held beyond it; for more use a semaphore of your own
+ * ttl_ns   1 to 2^62: the permit comes back by itself after that, so that a holder that crashed
+ *          does not keep it for good
+ *
+ * Returns true and *out: call release once. False (and *out zeroed): all are held, or there is no
+ * room (counted in refused), or bad arguments. Each permit has a place of its own in the table,
+ * which is never forgotten before its time; a permit takes the place of a key in debt only under
+ * the two EVICT policies. Threads: any. Cost: looks at up to `most` places. */
+RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, size_t key_len,
+                                           uint32_t most, uint64_t ttl_ns, uint64_t now_ns,
+                                           ratelimit_permit *out);
+
+/* ratelimit_table_release  Gives a permit back. RATELIMIT_OK; RATELIMIT_LOST if it was not held any
+ * more (released twice, or its time is over), which frees nobody else's; BAD_KEY, BAD_ARGUMENT. */
 RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const void *key,
-                                                       size_t key_len, uint64_t now_ns);
+                                                       size_t key_len,
+                                                       const ratelimit_permit *permit,
+                                                       uint64_t now_ns);
 
 /* ---- >>store --------------------------------------------------------------------------------- */
 
@@ -580,33 +667,27 @@ typedef uint64_t (*ratelimit_clock)(void *self);
 RATELIMIT_API uint64_t ratelimit_clock_ns(void);
 #  endif
 
-/* ratelimit_store  Who decides. decide fills all of res[0..count-1] for req[0..count-1]; a store
- * that can't do RATELIMIT_ALL answers UNSUPPORTED; one that is out of reach STORE_FAILED. It never
- * blocks for ever. */
+/* ratelimit_store  Who decides. decide gets the store itself, and fills all of res[0..count-1] for
+ * req[0..count-1]. A store that cannot do RATELIMIT_ALL answers UNSUPPORTED, one that cannot be
+ * reached STORE_FAILED, both for the requests concerned only. decide never blocks for ever. */
 typedef struct ratelimit_store {
     void *self;
-    void (*decide)(void *self, const ratelimit_request *req, ratelimit_result *res, size_t count,
-                   ratelimit_mode mode);
-    void (*close)(void *self); /* may be NULL */
+    void (*decide)(const struct ratelimit_store *store, const ratelimit_request *req,
+                   ratelimit_result *res, size_t count, ratelimit_mode mode);
+    void (*close)(const struct ratelimit_store *store); /* may be NULL */
     ratelimit_clock clock; /* may be NULL; the store's own: the limiter measures waits with it */
     void *clock_self;
-    /* May be NULL. Else the limiter calls it instead of decide, passing the clock above. */
-    void (*decide_at)(void *self, const ratelimit_request *req, ratelimit_result *res, size_t count,
-                      ratelimit_mode mode, ratelimit_clock clock, void *clock_self);
 } ratelimit_store;
 
 /* ratelimit_table_store  A table as a store. clock NULL: ratelimit_clock_ns (STORE_FAILED at every
- * call if compiled out). A clock of your own stands in the store; the last one is also noted in the
- * table's head, for callers of store.decide, who therefore must not use different clocks on one
- * table (STORE_FAILED if another program's is found there). There is no close: the memory is
- * yours. */
+ * call if that is compiled out). There is no close: the memory is yours. */
 RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
                                                     ratelimit_clock clock_or_null,
                                                     void *clock_self);
 
-/* RATELIMIT_RECORD_BYTES  What the compare-and-swap store keeps per key: little-endian, the same on
- * every machine. Bytes 0-7 when the key is full again (ns), 8-15 as ratelimit_bucket.rest, 16-19
- * "RL1" and a NUL, 20-23 number of writes. */
+/* RATELIMIT_RECORD_BYTES  What the compare-and-swap store keeps per bucket: little-endian, the same
+ * on every machine. Bytes 0-7 full_ns, 8-15 rest of a ratelimit_bucket, 16-19 "RL2" and a NUL,
+ * 20-23 number of writes. */
 #  define RATELIMIT_RECORD_BYTES 24
 
 /* ratelimit_cas  A database with a conditional update, as a store: SQL (UPDATE ... WHERE record =
@@ -617,9 +698,10 @@ RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
  * swap   puts record if the key still holds exactly old (NULL: if there is still no such key).
  *        1: done; 0: it changed, try again; below 0: failed. Always comes right after the load of
  *        the same key that found old, so a version number noted there serves as well. After ttl_ns
- *        the record may be deleted: it then says no more than none. ttl_ns 0: now.
+ *        the record may be deleted: then it means the same as a missing one. ttl_ns 0: now.
+ * key    the key of the request, then the four bytes of the limit's scope, little-endian
  * clock  must be common to all who share the database, so usually a wall clock or the
- * database's */
+ *        database's */
 typedef struct ratelimit_cas {
     void *self; /* passed to load and swap */
     int (*load)(void *self, const void *key, size_t key_len, unsigned char *record);
@@ -632,133 +714,79 @@ typedef struct ratelimit_cas {
     uint64_t step_ns; /* as ratelimit_table_options.step_ns */
 } ratelimit_cas;
 
+enum { RATELIMIT_CAS_KEY_BYTES = 512 }; /* the longest key of a request, 4 of them for the scope */
+
 /* ratelimit_cas_store  cas must stay where it is while the store is in use. ALL is UNSUPPORTED for
- * more than one request. A record that is no record of ours is STORE_FAILED and left alone.
- * Threads: as load and swap. A refusal swaps at most once in a second, to note that the key was
- * seen. */
+ * more than one request. A key that is too long is BAD_KEY. A record that is none of ours is
+ * STORE_FAILED and left alone. Threads: as load and swap. A refusal writes only when the power of
+ * two below the debt changed since the last write. */
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas);
 
-/* Windows and semaphores over the same load and swap: what ratelimit_redis.h has by these names. A
- * record of another kind is STORE_FAILED and left alone, so a key is for one thing: the store, a
- * window or a plain semaphore. A swap that loses is tried again, cas->tries swaps in a call, then
- * STORE_FAILED. After a swap that failed (below 0) it is open whether it was done: something may be
- * taken that nobody has, until its time is over. Threads: as load and swap. */
-
-/* ratelimit_cas_window  Counts n for key in a fixed window that begins with its first use.
- * (RATELIMIT_WINDOW, through ratelimit_cas_store, is the one aligned to the clock.)
- *
- * most     the window's limit, to 2^63 - 1; 0: no limit, allowed without asking
- * per_ns   its length, 1 to 2^62; a window with more than that and step_ns to go (the clock was set
- *          back, or per_ns was longer) ends per_ns from now
- * n        1 to 2^63 - 1; above most is NEVER
- * out      may be NULL; retry_after_ns and reset_after_ns are until the window's end
- *
- * Returns true if counted. False: DENIED (not counted), NEVER, BAD_KEY, BAD_COUNT, BAD_ARGUMENT,
- * STORE_FAILED. */
-RATELIMIT_API bool ratelimit_cas_window(ratelimit_cas *cas, const void *key, size_t key_len,
-                                        uint64_t most, uint64_t per_ns, uint64_t n,
-                                        ratelimit_result *out_or_null);
-
-/* ratelimit_cas_acquire_plain, ratelimit_cas_release_plain  At most `most` in flight for key, only
- * counted: who holds is not known, so one who dies keeps a place until nobody acquires for ttl_ns;
- * then all are free. Never below 0 or above most.
- *
- * most     1 to 2^31
- * ttl_ns   1 to 2^62
- *
- * OK; acquire: BUSY; release: LOST if none is out; BAD_KEY, BAD_ARGUMENT, STORE_FAILED. */
-RATELIMIT_API ratelimit_status ratelimit_cas_acquire_plain(ratelimit_cas *cas, const void *key,
-                                                           size_t key_len, uint64_t most,
-                                                           uint64_t ttl_ns);
-RATELIMIT_API ratelimit_status ratelimit_cas_release_plain(ratelimit_cas *cas, const void *key,
-                                                           size_t key_len);
-
-/* A permit. From expires_ns on, by the shared clock, it is not held any more. */
-typedef struct ratelimit_cas_permit {
-    uint64_t id;
-    uint64_t expires_ns;
-    uint32_t place;
-} ratelimit_cas_permit;
-
-/* ratelimit_cas_acquire  A permit that expires by itself after ttl_ns. Each of the places has a
- * record of its own, named key, ':' and two hex digits; key itself stays unused.
- *
- * key_len         1 to 250, else BAD_KEY
- * most            1 to places; may differ from call to call: none is handed out while as many are
- *                 out, whatever most they were acquired under. While callers differ, the largest
- *                 counts
- * places          1 to 255: the largest most that key ever has, the same in all calls
- * ttl_ns          1 to 2^62
- * id              whose it is: not 0, made anew for each call, 64 random bits say
- * permit          set by OK, else zeroed
- * retry_after_ns  may be NULL; BUSY: until the next permit expires, if none comes back
- *
- * OK, BUSY (each place was seen held), BAD_KEY, BAD_ARGUMENT, STORE_FAILED. Cost: a load of each
- * place above most, then one load and one swap if the place that id leads to is free; at most as
- * many loads as places and one for each swap that lost. */
-RATELIMIT_API ratelimit_status ratelimit_cas_acquire(ratelimit_cas *cas, const void *key,
-                                                     size_t key_len, uint32_t most, uint32_t places,
-                                                     uint64_t ttl_ns, uint64_t id,
-                                                     ratelimit_cas_permit *permit,
-                                                     uint64_t *retry_after_ns);
-
-/* ratelimit_cas_release, ratelimit_cas_extend  Gives a permit back; makes it end ttl_ns from now.
- * OK; LOST if it was not out any more, which harms nobody and makes nothing anew; BAD_KEY,
- * BAD_ARGUMENT, STORE_FAILED. Only extend's OK changes *permit. */
-RATELIMIT_API ratelimit_status ratelimit_cas_release(ratelimit_cas *cas, const void *key,
-                                                     size_t key_len,
-                                                     const ratelimit_cas_permit *permit);
-RATELIMIT_API ratelimit_status ratelimit_cas_extend(ratelimit_cas *cas, const void *key,
-                                                    size_t key_len, ratelimit_cas_permit *permit,
-                                                    uint64_t ttl_ns);
-
+/* ratelimit_tier_counts  What a tier has done. */
 typedef struct ratelimit_tier_counts {
     uint64_t stored;   /* decisions made by the store */
     uint64_t leased;   /* by a lease */
-    uint64_t refused;  /* by the refusal cache */
-    uint64_t fallback; /* by the local buckets, while the store failed */
-    uint64_t failed;   /* by nobody here: left to the limiter's policy */
+    uint64_t refused;  /* by a cached refusal */
+    uint64_t fallback; /* by local buckets, because the store failed */
+    uint64_t failed;   /* by nobody here: left to the limiter's on_failure */
     uint64_t calls;    /* of the store, each with one batch */
     uint64_t failures; /* of calls: every answer was STORE_FAILED */
-    uint64_t outages;  /* times at which the store began to fail */
 } ratelimit_tier_counts;
 
-/* ratelimit_tier  A local table in front of any store, so that most decisions need no round trip
- * (what it keeps and what it promises: CONCEPTS, "Tier"). Zero it, fill in store and table, set the
- * options you want, then ratelimit_tier_store.
+/* ratelimit_tier  A local table in front of a store that is far away, so that most decisions need
+ * no round trip. Zero it, set store and table and the options you want, then ratelimit_tier_store.
  *
- * Who decides while the store fails. nodes above 0: the tier does, on a local bucket per key at
- * limit / nodes (rate and burst, the burst at least 1) that starts from what is known of the key;
- * the limiter leaves such an answer as it is. nodes 0: the tier refuses, and the limiter's
- * on_failure has its say. result.status is STORE_FAILED both ways. What a local bucket did is not
- * told to the store afterwards. */
+ * Refusals. A TAKE that the store refused is refused here until its retry_after_ns, at most
+ * trust_ns after the store was asked. For that long a refund, a reset or a raised limit of another
+ * node may go unseen. What is kept is how much the key owes, so a refused request of 10 tokens does
+ * not refuse one of 1.
+ *
+ * Leases. A key is hot if a TAKE comes within lease_ns of the last one that the store allowed. A
+ * hot key takes a lease at once (lease_percent of the burst, at most 1,048,575 tokens), if the
+ * store last told that the request's tokens remain. Takes are served from the lease until it is
+ * used up, or until lease_ns after the store was asked for it. A block of another node may go
+ * unseen for that long. Each token is paid for before it is served: all nodes together never pass
+ * more than burst + rate x time since the start. In a span that begins later, the bound is higher
+ * by what leases held then: at most one lease for each node and key. What is not served in time is
+ * lost. Not leased: fixed windows, requests of a lease's size or more, limits with leases below 2
+ * tokens. remaining and reset_after_ns of an answer from a lease are estimates: what the store
+ * told, and what the lease still holds.
+ *
+ * REFUND, CANCEL, BLOCK and RESET through this tier end the entry of their key, also what was being
+ * asked for meanwhile. A changed limit ends it, too. All that is no TAKE on its own goes to the
+ * store.
+ *
+ * A store that fails. What failed is the request, not the store: other requests go on, and the next
+ * one asks again. So a store should fail at once while it knows its server to be dead (the Redis
+ * store does). nodes above 0: a request that failed is decided on a local bucket at limit / nodes
+ * (rate and burst, the burst at least 1). The bucket begins with what a cached refusal says that
+ * the key owes, else full. So in one outage each node passes at most burst / nodes (at least 1) and
+ * rate / nodes x time, all of them together one burst and rate x time. The store does not learn of
+ * it: it has refilled when it is back. nodes 0: the limiter's on_failure decides. result.status is
+ * STORE_FAILED in both cases.
+ *
+ * Tiers of several processes on one machine, over one store and with the same options, may share a
+ * table in shared memory. Then they are one node. */
 typedef struct ratelimit_tier {
-    ratelimit_store store;  /* required: decides what can't be decided here */
-    ratelimit_table *table; /* required: for this tier alone, up to three places for each key; one
-                               too small costs calls of the store, never a wrong answer */
+    ratelimit_store store;  /* decides what cannot be decided here */
+    ratelimit_table *table; /* for tiers alone: a place for each key and limit, two if nodes is
+    above
+                               0. If it is too small, the store is called more often. */
     /* Options: all may stay zero. */
     ratelimit_clock clock; /* NULL: ratelimit_clock_ns; need not agree with the store's */
     void *clock_self;
-    uint64_t trust_ns;      /* how long the store's answer is trusted to refuse others; 0: 1 s */
-    uint64_t lease_ns;      /* how long a lease lives after the store was last asked; 0: 1 s. The
-                               next is twice as large if that is within 1/16 of it, half as large
-                               for each 1/4 of it that passes */
-    uint32_t lease_percent; /* largest lease, in percent of the burst, 1 to 100; 0: no leases */
-    uint32_t nodes;         /* that share each limit while the store fails, see above */
-    uint64_t cool_down_ns;  /* a store that failed is left alone for so long; 0: 100 ms. Then twice
-                               as long, and so on, each less up to a half by chance, ... */
-    uint64_t cool_down_max_ns; /* ... up to this; 0: 5 s */
+    uint64_t trust_ns;      /* 0: 1 s */
+    uint64_t lease_ns;      /* 0: 1 s */
+    uint32_t lease_percent; /* 1 to 100; 0: no leases */
+    uint32_t nodes;         /* how many tables of tiers share the limits */
     /* The rest is the tier's own. */
     ratelimit_tier_counts counts;
-    uint32_t gate, failed_in_a_row;
 } ratelimit_tier;
 
-/* ratelimit_tier_store  The tier as a store. tier must stay where it is while in use. EACH asks the
- * store, in batches of up to 32, only for what can't be answered here; ALL asks it unless a request
- * of the batch is known to be refused, and does not use leases. Of a key that comes twice in EACH a
- * refusal given here does not count what the batch asks before it: retry_after is the key's as it
- * was. close closes tier->store. Without store or table BAD_ARGUMENT, without any clock
- * STORE_FAILED, at every call. Threads: as tier->store; no lock is held while it is asked. */
+/* ratelimit_tier_store  The tier as a store. tier must stay where it is while in use. Batches of
+ * EACH are sent in parts of up to 32; more than RATELIMIT_MAX_ALL in ALL are BAD_ARGUMENT. close
+ * closes tier->store. Without store or table BAD_ARGUMENT, without any clock STORE_FAILED, at every
+ * call. Threads: as tier->store; no lock is held while it is asked. */
 RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier);
 
 /* ratelimit_tier_stats  A copy of the counters, each read whole. Threads: any. */
@@ -774,11 +802,11 @@ typedef enum ratelimit_failure {
 } ratelimit_failure;
 
 typedef struct ratelimit_counts {
-    uint64_t allowed;        /* decisions that let the caller go on, however they came about */
+    uint64_t allowed;        /* decisions that let the caller go on, for whatever reason */
     uint64_t refused;        /* decisions that did not */
     uint64_t shadow_refused; /* of allowed: would have been refused, but for shadow mode */
-    uint64_t failed;         /* decisions made by the failure policy, or a tier's */
-    uint64_t bad;            /* of refused: BAD_ statuses, a caller's mistakes */
+    uint64_t failed;         /* decisions of the failure policy, or of a tier whose store failed */
+    uint64_t bad;            /* of refused: BAD_ statuses and SYNTAX, mistakes of the caller */
 } ratelimit_counts;
 
 /* ratelimit_limiter  A store with a failure policy, waiting, counters and a hook. Zero it, set the
@@ -786,14 +814,13 @@ typedef struct ratelimit_counts {
 typedef struct ratelimit_limiter {
     ratelimit_store store; /* set by ratelimit_init */
     /* Options: all may stay zero. */
-    ratelimit_failure
-        on_failure;           /* who decides if the store fails; the status stays STORE_FAILED */
-    ratelimit_store fallback; /* needed by RATELIMIT_FAIL_LOCAL: any store, usually a table */
-    bool shadow;              /* decide, count and report (status), but allow what was refused */
+    ratelimit_failure on_failure; /* who decides if the store failed, or cannot do all or none */
+    ratelimit_store fallback;     /* for RATELIMIT_FAIL_LOCAL: any store, usually a table */
+    bool shadow;                  /* let through what is refused; status says what it would be */
     void (*hook)(void *self, const ratelimit_request *req, const ratelimit_result *res);
     void *hook_self; /* hook is called with each decision */
     bool (*sleep)(void *self, uint64_t ns);
-    void *sleep_self;      /* sleep sleeps; false: cancel the wait; NULL: the platform's */
+    void *sleep_self;      /* sleep sleeps; false: cancel the wait. NULL: the platform's */
     ratelimit_clock clock; /* measures waits; NULL: the store's, else ratelimit_clock_ns */
     void *clock_self;
     uint64_t poll_max_ns; /* longest pause between polls of a store that can't reserve; 0: 1 s */
@@ -809,13 +836,18 @@ typedef struct ratelimit_limiter {
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_init(ratelimit_limiter *l,
                                                                       ratelimit_store store);
 
-/* ratelimit_allow, ratelimit_allow_n  May key (a NUL-terminated text) go on? Takes 1 or n tokens
- * now or none. False for any error but a failed store, which the policy decides. Threads: any, as
- * for all calls below but init and close. */
+/* ratelimit_allow, ratelimit_allow_n, ratelimit_allow_key  May key go on? True also if the store
+ * failed, unless l->on_failure says otherwise. Takes 1 or n tokens of key now, or none. key is a
+ * NUL-terminated text; for ratelimit_allow_key, which takes 1 token, it is any bytes. False for any
+ * mistake (NULL, an empty key, a bad limit). Threads: any, as for all calls below but init and
+ * close. Cost: over a table, without hook and shadow, a take from the table, the clock and a
+ * counter. */
 RATELIMIT_API bool ratelimit_allow(ratelimit_limiter *l, const char *key,
                                    const ratelimit_limit *limit);
 RATELIMIT_API bool ratelimit_allow_n(ratelimit_limiter *l, const char *key,
                                      const ratelimit_limit *limit, uint64_t n);
+RATELIMIT_API bool ratelimit_allow_key(ratelimit_limiter *l, const void *key, size_t key_len,
+                                       const ratelimit_limit *limit);
 
 /* ratelimit_take  One request of any operation. Returns result.allowed. */
 RATELIMIT_API bool ratelimit_take(ratelimit_limiter *l, const ratelimit_request *req,
@@ -823,22 +855,25 @@ RATELIMIT_API bool ratelimit_take(ratelimit_limiter *l, const ratelimit_request 
 
 /* ratelimit_take_each, ratelimit_take_all  count requests, each on its own or all or none
  * (ratelimit_table_decide says what the results hold). True if all were allowed. res must not be
- * NULL. count 0: true for each and all alike. */
+ * NULL. count 0: true. A store that cannot do all or none answers UNSUPPORTED to all; then
+ * l->on_failure decides the whole batch, as if the store had failed, and the status stays. */
 RATELIMIT_API bool ratelimit_take_each(ratelimit_limiter *l, const ratelimit_request *req,
                                        ratelimit_result *res, size_t count);
 RATELIMIT_API bool ratelimit_take_all(ratelimit_limiter *l, const ratelimit_request *req,
                                       ratelimit_result *res, size_t count);
 
-/* ratelimit_wait  Takes req->n tokens, sleeping until they are there, at most max_wait_ns
- * (RATELIMIT_FOREVER: as long as it takes).
+/* ratelimit_wait  Takes req->n tokens, and sleeps until they are there, at most max_wait_ns
+ * (RATELIMIT_FOREVER: without end).
  *
- * req      op must be TAKE or RESERVE; its max_wait_ns is not used
+ * req      op must be TAKE or RESERVE; its max_wait_ns is not used, the argument is
  *
  * Reserves where the store can: first come, first served, one wake-up, and TIMEOUT at once without
  * taking anything if it would take too long. Else polls at retry_after with jitter. True: the
- * tokens are taken and their time has come; wait_ns is how long was slept. False: TIMEOUT, CANCELED
- * (what was reserved is given back), NEVER, FULL, a BAD_ status, STORE_FAILED under a closed
- * policy. UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). */
+ * tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT; CANCELED: what was
+ * reserved is given back, as far as nobody else's reservation counts on it; DENIED: the key is
+ * blocked (where the store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed
+ * policy. UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). In shadow
+ * mode nobody waits. */
 RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request *req,
                                   uint64_t max_wait_ns, ratelimit_result *out_or_null);
 
@@ -846,55 +881,63 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
  * platform's sleep is used. For shutting down. Threads: any. */
 RATELIMIT_API void ratelimit_cancel(ratelimit_limiter *l);
 
-/* ratelimit_limiter_counts  A copy of the counters, each read whole. Threads: any. */
+/* ratelimit_limiter_counts  A copy of the counters, each read whole. They are exact where the chip
+ * has 64-bit atomics, and under RATELIMIT_LOCK. Threads: any. */
 RATELIMIT_API void ratelimit_limiter_counts(const ratelimit_limiter *l, ratelimit_counts *out);
 
 /* ratelimit_close  Closes the store and the fallback. No call may be under way; later ones are
- * BAD_ARGUMENT. Twice is once. */
+ * BAD_ARGUMENT. A second close does nothing. */
 RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
 
 /* ---- >>rules --------------------------------------------------------------------------------- */
 
-/* ratelimit_rules  Named limits, read from text, in memory of yours: any number of threads decide
- * by them while another puts new ones in their place. The text is lines of
+/* ratelimit_rules  Named limits, read from a text. While any number of threads decide by the rules,
+ * another thread may replace all of them. The text consists of lines:
  *
- *     line     = [ blanks ] [ name blanks limit [ blanks "shadow" ] [ blanks ] ] [ comment ]
- *     name     = 1 to 63 bytes, none a blank or a control character; no "#" in front
- *     limit    as ratelimit_limit_parse reads it, "10/s burst 20", "1000/d window", "unlimited"
- *     comment  = "#" and all that follows, at the start of a line or behind a blank
+ *     line     = [ blanks ] [ name blanks limit { blanks word } [ blanks ] ] [ comment ]
+ *     name     = 1 to 63 bytes without blanks and control characters; the first is not "#"
+ *     limit    = as ratelimit_limit_parse reads it: "10/s burst 20", "1000/d window", "unlimited"
+ *     word     = "shadow" | "closed" | "open"       each at most once, not both of the last two
+ *     comment  = "#" and the rest of the line; it starts the line or follows a blank
  *
- * ending in LF, CRLF or the text's end; blanks are spaces or tabs; a byte order mark may stand
- * before all, and in front of no name. A rule that is shadow is decided and counted, but refuses
- * nobody.
+ * A line ends with LF, CRLF or the end of the text. Blanks are spaces or tabs. A byte order mark
+ * may begin the text.
  *
- * Look-up. A name is looked up whole; else what stands before its first "|"; else "default". With
- * the rules `login 5/m` and `login|root 1/m`, "login|root" has its own and "login|ann" has login.
+ * Words. shadow: the rule decides and counts, but refuses nobody. closed, open: while the store
+ * fails, refuse or let through, whatever the limiter's on_failure or a local bucket says.
  *
- * Bucket. The name of the rule that was found and the key make the bucket (ratelimit_key_join). So
- * one key under two rules has two buckets, and a rule that changes keeps what was spent. */
+ * Look-up. The rule "login" and the key "alice" find the first of these names that is there:
+ *
+ *     login|alice   a limit of this key's own, for a customer with a contract, say
+ *     login         the whole name; if it has a "|" itself, then what precedes its first "|"
+ *     default
+ *
+ * Without a rule the key itself is looked up: whole, then up to its first "|", then default.
+ *
+ * Bucket. The limit's scope is ratelimit_scope of the rule's name up to its first "|". So one key
+ * under two rules has two buckets. A rule whose limit changes keeps its buckets, and a key that
+ * gets a limit of its own keeps what it had spent. */
 typedef struct ratelimit_rules ratelimit_rules;
 
-enum {
-    RATELIMIT_RULE_NAME_BYTES = 64, /* with the NUL */
-    RATELIMIT_OWN_KEY_BYTES = 64,   /* longest key with a limit of its own */
-    RATELIMIT_RULE_KEY_BYTES = 512  /* longest bucket's name: rule, key, and two bytes or ten */
-};
+enum { RATELIMIT_RULE_NAME_BYTES = 64 }; /* with the NUL */
 
-/* RATELIMIT_RULES_BYTES  Memory for max_rules rules and max_own keys with limits of their own, each
- * up to 2^24. 7 bytes of it are for alignment. */
-#  define RATELIMIT_RULES_BYTES(max_rules, max_own)                                                \
-    (RATELIMIT_PRIV_CAST(size_t, RATELIMIT_PRIV_RULES_BYTES) + 7u +                                \
-     RATELIMIT_PRIV_CAST(size_t, max_rules) *                                                      \
-         (2u * RATELIMIT_PRIV_ENTRY_BYTES + RATELIMIT_PRIV_TALLY_BYTES) +                          \
-     RATELIMIT_PRIV_CAST(size_t, max_own) * (2u * RATELIMIT_PRIV_ENTRY_BYTES))
+/* RATELIMIT_RULES_BYTES  The memory for max_rules rules, about 490 bytes each. */
+#  define RATELIMIT_RULES_BYTES(max_rules)                                                         \
+    (RATELIMIT_PRIV_CAST(size_t, RATELIMIT_PRIV_RULES_BYTES) +                                     \
+     RATELIMIT_PRIV_CAST(size_t, max_rules) * RATELIMIT_PRIV_RULE_BYTES)
+enum { RATELIMIT_PRIV_RULES_BYTES = 32 + 7 }; /* the head, and 7 for alignment */
+#  define RATELIMIT_PRIV_ENTRY_BYTES (sizeof(ratelimit_rule) + 16u)
+#  define RATELIMIT_PRIV_RULE_BYTES  (2u * (40u + RATELIMIT_PRIV_ENTRY_BYTES + 4u))
 
-/* ratelimit_rules_init  No rules yet, in memory of any alignment and content, which must stay where
- * it is. Hand them to a limiter as its option `rules`. max_rules at least 1; max_own may be 0.
+/* ratelimit_rules_init  An empty set of rules, in memory of any alignment and content, which must
+ * stay where it is. Make it a limiter's option `rules`. max_rules is 1 to 2^24.
  *
  * Returns RATELIMIT_OK and *out; NO_MEMORY if bytes is below RATELIMIT_RULES_BYTES;
  * BAD_ARGUMENT. */
-RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_rules_init(
-    ratelimit_rules **out, void *memory, size_t bytes, size_t max_rules, size_t max_own);
+RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_rules_init(ratelimit_rules **out,
+                                                                            void *memory,
+                                                                            size_t bytes,
+                                                                            size_t max_rules);
 
 /* Where a text is wrong. */
 typedef struct ratelimit_fault {
@@ -903,104 +946,77 @@ typedef struct ratelimit_fault {
     const char *what; /* a few words, static; "" with RATELIMIT_NO_TEXT */
 } ratelimit_fault;
 
-/* ratelimit_rules_load  Puts the rules of text in the place of all there were: all of them, or on
- * any fault none. Rules that were there before, by name, keep their buckets and counters.
+/* ratelimit_rules_load  Replaces all rules by those of the text. If the text has a fault, the rules
+ * stay as they are. A rule whose name was there before keeps its buckets and counters.
  *
- * Returns RATELIMIT_OK; SYNTAX (also for a name that comes twice) and BAD_LIMIT, as
- * ratelimit_limit_parse; NO_MEMORY: more than max_rules; BAD_ARGUMENT: NULL.
- * Threads: any. Loads wait for each other and for look-ups under way; decisions never wait for a
- * load. With RATELIMIT_LOCK or RATELIMIT_NO_THREADS: one load or own at a time. Cost: the order of
- * n rules takes n^2 / 4 moves of 4 bytes. */
+ * Returns RATELIMIT_OK; SYNTAX, also for a name that comes twice or has the scope of another;
+ * BAD_LIMIT, as ratelimit_limit_parse; NO_MEMORY: more than max_rules; BUSY: this load was stopped
+ * for so long that another took its place (RATELIMIT_TAKEOVER_MS); BAD_ARGUMENT: NULL.
+ * Threads: any. Loads wait for each other, decisions wait for nothing. One load at a time where
+ * there are no atomics. Cost: n rules take n^2 / 2 comparisons of 4 bytes. */
 RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, const char *text,
                                                     size_t text_len,
                                                     ratelimit_fault *fault_or_null);
 
-/* ratelimit_rules_own  Gives key a limit of its own under a rule: a customer with a contract of
- * theirs. It is found before the rule's; the bucket, shadow and counters stay the rule's. It stays
- * until it is set again or removed, also while no rule has that name.
- *
- * rule     the name of the rule as ratelimit_rules_find gives it, not looked up
- * key      1 to RATELIMIT_OWN_KEY_BYTES bytes
- * limit    copied; NULL removes it
- *
- * Returns RATELIMIT_OK, also if there was nothing to remove; BAD_KEY; BAD_LIMIT; NO_MEMORY: max_own
- * keys have one; BAD_ARGUMENT: NULL, no name of a rule. Threads: as load. Cost: copies all there is
- * once, 212 bytes for each rule and key. */
-RATELIMIT_API ratelimit_status ratelimit_rules_own(ratelimit_rules *rules, const char *rule,
-                                                   const void *key, size_t key_len,
-                                                   const ratelimit_limit *limit_or_null);
-
-/* A rule as it stands, with what it did since it was first loaded. */
+/* ratelimit_rule  A rule, and what it has done since it was first loaded. */
 typedef struct ratelimit_rule {
-    char name[RATELIMIT_RULE_NAME_BYTES];
+    char name[RATELIMIT_RULE_NAME_BYTES]; /* "": none was found */
     ratelimit_limit limit;
-    bool shadow;
-    uint64_t allowed; /* requests that went on under it, however they came about */
-    uint64_t refused; /* that it refused itself: another's refusal in a batch is not counted */
-    uint64_t shadow_refused; /* of allowed: would have been refused, but for shadow */
-    uint64_t failed;         /* decided by the failure policy */
+    bool shadow, closed, open; /* the words behind the limit */
+    uint64_t allowed;          /* requests that could go on, for whatever reason */
+    uint64_t refused;          /* requests that this rule refused; not those another one refused */
+    uint64_t shadow_refused;   /* of allowed: would have been refused without shadow */
+    uint64_t failed;           /* decided without the store */
 } ratelimit_rule;
 
-/* ratelimit_rules_find, ratelimit_rules_at  The rule that name is looked up to, false if there is
- * none, not even default; and the index-th rule in the order of names' bytes, false if there are
- * no more. Threads: any; wait-free where an atomic add is. */
+/* ratelimit_rules_find, ratelimit_rules_at  Finds the rule for a name, without a key; false if
+ * there is none, not even default. Gets the index-th rule of the text; false if there are no more.
+ * Threads: any. Cost: a look-up by hash, repeated if a load ended meanwhile. */
 RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name,
                                         ratelimit_rule *out);
 RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, ratelimit_rule *out);
 
-/* ratelimit_allow_rule  May this resource go on? Takes one token, now or not at all, of the
- * limiter's rules.
+/* ratelimit_allow_rule, ratelimit_allow_rule_n  May this resource go on? Takes 1 or n tokens now or
+ * none, by the limiter's rules.
  *
- * resource   who or what is limited, the key of the bucket: "alice", or "login|alice"
- * rule       the name that is looked up; NULL: resource itself is
+ * resource   a text: who or what is limited, the key of the bucket
+ * rule       the name to look up; NULL: the resource is looked up
  *
- * So (l, "alice", "login") and (l, "login|alice", NULL) both ask the rule login, each for a bucket
- * of its own. A name that finds no rule, not even default, is refused (BAD_LIMIT), as are all
- * while the limiter has no rules. Threads: any. */
+ * (l, "alice", "login", n) and (l, "login|alice", NULL, n) both find a rule login|alice or login,
+ * each with a bucket of its own. Refused, with BAD_LIMIT, if no rule is found or the limiter has
+ * none. Threads: any. */
 RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
                                         const char *rule);
+RATELIMIT_API bool ratelimit_allow_rule_n(ratelimit_limiter *l, const char *resource,
+                                          const char *rule, uint64_t n);
 
-/* ratelimit_rule_request  A request under a rule. Zero it, set rule and request. */
+/* ratelimit_rule_request  { "login", RATELIMIT_REQUEST(key, key_len, NULL, 1) } */
 typedef struct ratelimit_rule_request {
-    const char *rule;          /* the name that is looked up; NULL: the key is, as text */
-    ratelimit_request request; /* any operation; its limit is not used */
-    /* Set by the call: */
-    ratelimit_result result; /* under a shadow rule allowed, with the status it would have had */
-    ratelimit_limit limit;   /* that applied, all zero if none: the rule's or the key's own */
-    char name[RATELIMIT_RULE_NAME_BYTES]; /* of the rule found, "" if none */
-    bool own;                             /* the limit is the key's own */
-    /* The rest is the implementation's: */
-    bool shadow;
-    uint32_t tally, generation;
-    size_t bucket_len;
-    unsigned char bucket[RATELIMIT_RULE_KEY_BYTES];
+    const char *rule;          /* the name to look up; NULL: the key is looked up, as text */
+    ratelimit_request request; /* any operation; its limit does not count */
 } ratelimit_rule_request;
 
 enum { RATELIMIT_MAX_RULE_REQUESTS = 8 };
 
-/* ratelimit_take_rules  Decides requests by rule: one, or several dimensions of one event (the
- * user, the address, the route), all or none.
+/* ratelimit_take_rules  Decides requests by rule: one request, or several for one event (the user,
+ * the address, the route), all or none.
  *
- * count    1 to RATELIMIT_MAX_RULE_REQUESTS; more is BAD_ARGUMENT in each, 0 is true
- * binds    may be NULL; else the one that counts: of those that refused the one with the longest
- *          retry_after_ns, else the one with the least remaining (ratelimit_binding)
+ * res             count results, as of ratelimit_take_all; ratelimit_binding tells which one counts
+ * rules_or_null   else count rules: the rule that was found for each request
+ * count           1 to RATELIMIT_MAX_RULE_REQUESTS, else BAD_ARGUMENT in each; 0 is true
  *
- * True if all may go on. Rules that are shadow are asked after the others: charged if these let it
- * through, else only looked at. A key whose bucket's name is too long is BAD_KEY. Threads: any.
- * Cost: as ratelimit_take_all, and two atomic adds and a binary search for each. */
-RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, ratelimit_rule_request *asked,
-                                        size_t count, size_t *binds_or_null);
+ * True if the event may go on. Requests under a shadow rule are decided after the others: if those
+ * refuse, they take nothing and are SKIPPED, else they are allowed with the status they would have
+ * had. A store that cannot take all or none (UNSUPPORTED: a cluster has the keys on several nodes)
+ * is a store that fails: on_failure and the rules' words decide, the status stays UNSUPPORTED.
+ * Threads: any. Cost: as ratelimit_take_all, and up to four look-ups by hash for each request. */
+RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, const ratelimit_rule_request *asked,
+                                        ratelimit_result *res, ratelimit_rule *rules_or_null,
+                                        size_t count);
 
-/* ratelimit_binding  Which of these results counts, as above: for a client that is told of one
- * limit. 0 if count is 0. */
+/* ratelimit_binding  The index of the most restrictive result: the refusal with the longest
+ * retry_after_ns; if none refused, the smallest remaining. 0 if count is 0. */
 RATELIMIT_API size_t ratelimit_binding(const ratelimit_result *res, size_t count);
-
-/* ratelimit_key_join  Two parts as one key that no other two parts make: a, "|", b, then the length
- * of a, in one byte below 255, or in eight (little-endian) and a byte of 255.
- *
- * Returns the key's length; nothing is written if buf_bytes is below that. */
-RATELIMIT_API size_t ratelimit_key_join(const void *a, size_t a_len, const void *b, size_t b_len,
-                                        unsigned char *buf, size_t buf_bytes);
 
 /* ratelimit_address_parse  Reads an IPv4 ("192.0.2.1") or IPv6 ("2001:db8::1", "::ffff:192.0.2.1")
  * address, strictly: no port, brackets, zone, leading zeros or blanks.
@@ -1011,14 +1027,16 @@ RATELIMIT_API size_t ratelimit_address_parse(const char *text, size_t text_len,
 
 enum { RATELIMIT_ADDRESS_KEY_BYTES = 18 };
 
-/* ratelimit_address_key  The network of an address as a key: 4 or 6, the prefix length, the address
- * with the bits behind the prefix cleared. IPv4 in IPv6 (::ffff:0:0/96) is the IPv4 address.
+/* ratelimit_address_key  Makes a key of the network that an address is in: 4 or 6, the prefix
+ * length, the address with the bits behind the prefix cleared. IPv4 in IPv6 (::ffff:0:0/96) is the
+ * IPv4 address.
  *
- * address      network order: &sin_addr with 4 bytes, &sin6_addr with 16
- * bits4, bits6 prefix lengths, up to 32 and 128. Usual: 32 or 24; 64, 56 or 48, for one customer
- *              has at least a /64
+ * address        in network order: &sin_addr with 4 bytes, &sin6_addr with 16
+ * bits4, bits6   prefix lengths, up to 32 and 128. Usual are 32 or 24, and 64, 56 or 48: one
+ *                customer has at least a /64
  *
- * Returns the key's length, 6 or 18; 0, which no request accepts, if it is no address or prefix. */
+ * Returns the key's length, 6 or 18. 0 if there is no such address or prefix: a request with a
+ * key_len of 0 is refused. */
 RATELIMIT_API size_t ratelimit_address_key(const void *address, size_t address_bytes,
                                            unsigned bits4, unsigned bits6,
                                            unsigned char key[RATELIMIT_ADDRESS_KEY_BYTES]);
@@ -1034,70 +1052,62 @@ enum {
 };
 enum { RATELIMIT_HTTP_FIELDS_BYTES = 320 };
 
-/* ratelimit_http_fields  The answer as HTTP header fields, "Name: value" and CRLF each.
+/* ratelimit_http_fields  Writes a result as HTTP header fields, "Name: value" and CRLF each.
  *
- * limit    that was asked; NULL leaves out RateLimit-Policy
+ * limit    that was asked; NULL leaves out what needs it: RateLimit-Policy, and t if allowed
  * sets     of the fields, added up
  *
- * Whole seconds, rounded up, from now: -Reset until the bucket is full, 0 too; Retry-After at least
- * 1. The quota of both sets is the burst. Its policy is "default", `q` is the burst and `w` the
- * time in which that comes back; `t` is Retry-After on a refusal, else -Reset. Numbers of the draft
- * end at 999,999,999,999,999. Retry-After is left out where no waiting helps (NEVER, BAD_), the
- * others where there are no numbers (unlimited; no store decided). With several limits pass the one
- * that binds. Source: draft-ietf-httpapi-ratelimit-headers-10.
+ * Times are whole seconds from now, rounded up. X-RateLimit-Limit is the burst, -Reset the time
+ * until the bucket is full. Retry-After is at least 1, and left out where no waiting helps (NEVER,
+ * BAD_). The policy "default" is q tokens in w seconds: the time of a whole burst, at least 1 s,
+ * and the tokens that come back in it. In RateLimit, r is remaining, t the time until there is one
+ * token more; on a refusal t is Retry-After, or left out with it. Numbers there end at
+ * 999,999,999,999,999.
  *
- * Returns the length without the NUL. If buf_bytes is not above that, buf is set to "" (if there is
- * any room) and nothing else is written. RATELIMIT_HTTP_FIELDS_BYTES are always enough. */
+ * Nothing is written of a result that is allowed although its status is not OK (by shadow mode or
+ * by a failure policy), nor the numbers of a result that has none (unlimited; no store decided).
+ * Source: draft-ietf-httpapi-ratelimit-headers-10.
+ *
+ * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
+ * its NUL may have changed). RATELIMIT_HTTP_FIELDS_BYTES are always enough. */
 RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            const ratelimit_limit *limit, unsigned sets, char *buf,
                                            size_t buf_bytes);
 
+/* ratelimit_http_rule_fields  The same for what ratelimit_take_rules has set. RateLimit and its
+ * policies list each rule once, by its name (bytes that must not be there as "%" and two digits);
+ * no shadow rule. The other fields are of the most restrictive result.
+ *
+ * partition   the `pk` of all items: bytes that tell clients which of their quotas this is (an
+ *             account, a hash of the key; it is shown to them). NULL or no bytes: none
+ *
+ * 512 x (count + 1) + 3 x count x partition_bytes bytes are always enough. */
+RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
+                                                const ratelimit_rule *rules, size_t count,
+                                                const void *partition, size_t partition_bytes,
+                                                unsigned sets, char *buf, size_t buf_bytes);
+
 /* ratelimit_http_status, ratelimit_grpc_status  What to answer: 200 and 0 (OK) if allowed; 429 and
- * 8 (RESOURCE_EXHAUSTED) if a limit refused, also that of a local bucket while the store fails; 503
+ * 8 (RESOURCE_EXHAUSTED) if a limit refused, also one of a local bucket while the store fails; 503
  * and 14 (UNAVAILABLE) if there was no decision or no room: STORE_FAILED, FULL, CANCELED; 500 and
  * 13 (INTERNAL) for a mistake in the program: BAD_, UNSUPPORTED, NULL. */
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
 RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
 
-/* ratelimit_metrics  Counters in Prometheus' text format: of the limiter, its rules and its tier
- * (if its store is one), and of a table at now_ns (reads every line of it). Each may be NULL.
+/* ratelimit_metrics  Writes counters in Prometheus' text format: of the limiter, its rules and its
+ * tier (if that is its store), and of a table at now_ns (this reads every line of it). Both may be
+ * NULL. Counters are of this process: labels tell its samples from others'.
  *
- * Returns the length without the NUL. If buf_bytes is not above that, buf is "" (what lies behind
- * its NUL may have changed). Numbers that grow meanwhile may make the next call longer. */
+ * labels_or_null   for all samples, in the format itself: instance="3",zone="b"
+ *
+ * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
+ * its NUL may have changed). Numbers that grow meanwhile may make the next text longer. */
 RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelimit_table *table,
-                                       uint64_t now_ns, char *buf, size_t buf_bytes);
+                                       uint64_t now_ns, const char *labels_or_null, char *buf,
+                                       size_t buf_bytes);
 
-/* ratelimit_top_entry  One of the keys refused most. */
-typedef struct ratelimit_top_entry {
-    uint64_t refused; /* of this key, at most */
-    uint64_t error;   /* at least refused - error are really its own */
-    uint64_t hash;    /* of the whole key */
-    uint32_t key_len; /* of the whole key; key holds its first bytes */
-    unsigned char key[36];
-} ratelimit_top_entry;
-
-/* ratelimit_top  The keys refused most, in a few entries of yours (space-saving, Metwally et al.).
- * Zero the entries, set both fields, give ratelimit_top_hook and the top to a limiter as hook and
- * hook_self (or call it from your own hook). Under rules a key is the bucket's name. */
-typedef struct ratelimit_top {
-    ratelimit_top_entry *entries;
-    size_t count;
-    uint64_t seed[2]; /* of the hash: random, if keys come from outside */
-    uint32_t lock;    /* 0 */
-} ratelimit_top;
-
-/* ratelimit_top_hook  Counts a decision that refused, also one that shadow let through. Threads:
- * any. Cost: all entries are looked at; a decision that allowed costs nothing. */
-RATELIMIT_API void ratelimit_top_hook(void *top, const ratelimit_request *req,
-                                      const ratelimit_result *res);
-
-/* ratelimit_top_read  Copies the most refused first, at most max; returns how many. Of N refusals a
- * key with more than N / count of them is among the entries for certain, and no error is above
- * N / count. Threads: any. */
-RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry *out, size_t max);
-
-/* RATELIMIT_LOG  At one place in a program, does something at most so often, and says how often it
- * was held back since it was last done:
+/* RATELIMIT_LOG  Runs a statement at most at the given rate at this place in a program, and says
+ * how many times it was held back since it last ran:
  *
  *     RATELIMIT_LOG(RATELIMIT_LIMIT(10, 5 * RATELIMIT_SECOND, 10), missed,
  *                   fprintf(stderr, "disk slow (and %u more)\n", (unsigned)missed));
@@ -1105,10 +1115,9 @@ RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry 
  * limit    a constant initialiser of a ratelimit_limit
  * missed   a name: a uint32_t for the statement that follows
  *
- * Threads: any, where ratelimit_bucket_take_shared may be called by any; else each place in one (in
- * an interrupt, or outside). With RATELIMIT_NO_LOG the statement is compiled, but never done: it
- * costs nothing.
- * The time is RATELIMIT_LOG_NOW, an option: ratelimit_clock_ns(). */
+ * Threads: any, where ratelimit_bucket_take_shared is declared; else each place in one (in an
+ * interrupt, or outside). With RATELIMIT_NO_LOG the statement is compiled, but never runs: it costs
+ * nothing. The time is RATELIMIT_LOG_NOW, an option: ratelimit_clock_ns(). */
 #  if defined(RATELIMIT_NO_LOG)
 #    define RATELIMIT_LOG(limit, missed, ...)                                                      \
       do {                                                                                         \
@@ -1119,7 +1128,9 @@ RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry 
         }                                                                                          \
       } while (0)
 #  else
-#    if !defined(RATELIMIT_LOG_NOW)
+#    if !defined(RATELIMIT_LOG_NOW) && defined(RATELIMIT_NO_CLOCK)
+#      define RATELIMIT_LOG_NOW RATELIMIT_LOG_needs_RATELIMIT_LOG_NOW
+#    elif !defined(RATELIMIT_LOG_NOW)
 #      define RATELIMIT_LOG_NOW ratelimit_clock_ns()
 #    endif
 #    define RATELIMIT_LOG(limit, missed, ...)                                                      \
@@ -1134,9 +1145,8 @@ RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry 
       } while (0)
 #  endif
 
-/* ratelimit_log, ratelimit_log_pass  What the macro does: true if it may be logged now, and in
- * *missed how often that was false since. Zero the log first. Threads: any, as
- * ratelimit_bucket_take_shared. */
+/* ratelimit_log, ratelimit_log_pass  What the macro does: true if it may be logged now; *missed is
+ * then how many times the answer was false since it was last true. Zero the log first. */
 typedef struct ratelimit_log {
     ratelimit_bucket bucket;
     uint32_t missed;
@@ -1144,108 +1154,170 @@ typedef struct ratelimit_log {
 RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
                                       uint64_t now_ns, uint32_t *missed);
 
-/* ratelimit_ticks  Makes 64-bit ns of a counter that wraps. Zeroed, it starts at tick 0. */
-typedef struct ratelimit_ticks {
+/* ---- >>ticks --------------------------------------------------------------------------------- */
+
+/* ratelimit_tick_limit, RATELIMIT_TICK_LIMIT  What is allowed, in ticks of the caller's own
+ * counter: one token each interval_ticks, and at most burst at once.
+ *
+ *     static const ratelimit_tick_limit radio = RATELIMIT_TICK_LIMIT(1500, 4);
+ *
+ * Both are at least 1, and their product is below 2^30. Anything else refuses everything. Constants
+ * cost nothing; values known at run time are also allowed. */
+typedef struct ratelimit_tick_limit {
+    uint32_t interval; /* ticks */
+    uint32_t room;     /* a take passes while less than this is owed: (burst - 1) x interval + 1 */
+} ratelimit_tick_limit;
+#  define RATELIMIT_TICK_LIMIT(interval_ticks, burst)                                              \
+    {                                                                                              \
+      RATELIMIT_PRIV_TICKS(RATELIMIT_PRIV_CAST(uint64_t, interval_ticks),                          \
+                           RATELIMIT_PRIV_CAST(uint64_t, burst),                                   \
+                           RATELIMIT_PRIV_CAST(uint64_t, interval_ticks)),                         \
+          RATELIMIT_PRIV_TICKS(RATELIMIT_PRIV_CAST(uint64_t, interval_ticks),                      \
+                               RATELIMIT_PRIV_CAST(uint64_t, burst),                               \
+                               (RATELIMIT_PRIV_CAST(uint64_t, burst) - 1) *                        \
+                                       RATELIMIT_PRIV_CAST(uint64_t, interval_ticks) +             \
+                                   1)                                                              \
+    }
+#  define RATELIMIT_PRIV_TICKS(interval, burst, value)                                             \
+    RATELIMIT_PRIV_CAST(uint32_t, (interval) && (burst) && !((interval) >> 30) &&                  \
+                                          !((burst) >> 30) && !((interval) * (burst) >> 30)        \
+                                      ? (value)                                                    \
+                                      : 0)
+
+/* ratelimit_tick_take  Takes one token, now or not at all. A bucket is 4 bytes, and all arithmetic
+ * has 32 bits: for chips on which a ratelimit_bucket is too much.
+ *
+ * full    the bucket: set it to the counter's value before the first use, or to 0 if the counter
+ *         starts at 0
+ * now     the counter, which wraps at 2^32; of one with fewer bits pass counter << (32 - bits), and
+ *         make the limit with interval_ticks << (32 - bits)
+ *
+ * True if the token was taken. A rest of up to half a turn of the counter is always seen as it is.
+ * The one weakness: after a rest of nearly a whole turn (that is 49 days of ms) the bucket may seem
+ * to owe what it owed a turn before, so that takes are refused, for 2 x burst x interval at most.
+ * A counter value that is earlier than one seen before creates no tokens, if it is not earlier by
+ * more than burst x interval. False for NULL. Threads: one caller at a time. Cost: no
+ * multiplication, no division. */
+RATELIMIT_API bool ratelimit_tick_take(uint32_t *full, const ratelimit_tick_limit *limit,
+                                       uint32_t now);
+
+/* ratelimit_tick_clock  Makes 64-bit ns of a counter that wraps. Zeroed, it starts at tick 0. */
+typedef struct ratelimit_tick_clock {
     uint64_t ns, rest; /* rest: in 1/hz ns */
     uint32_t last;
-} ratelimit_ticks;
+} ratelimit_tick_clock;
 
-/* ratelimit_ticks_ns  The time at this reading: exact to the ns, rounded down, for 584 years.
+/* ratelimit_tick_clock_ns  The time at this reading: exact to the ns, rounded down, for 584 years.
  *
  * ticks    the counter; for one that counts down (SysTick), 0u - counter
  * bits     of the counter, 1 to 32; it must run through all of them before it wraps
  * hz       1 to 2^62, always the same
  *
- * RATELIMIT_FOREVER for bits or hz out of range. Less than one turn of the counter may pass between
- * two calls, or a turn is lost: an interrupt at each wrap is not enough for that, as it may come a
- * little late once. Let it count turns and pass more bits (turns << 24 | count, 32), or call twice
- * a turn. In the order of the readings. Threads: one caller at a time. */
-RATELIMIT_API uint64_t ratelimit_ticks_ns(ratelimit_ticks *t, uint32_t ticks, unsigned bits,
-                                          uint64_t hz);
+ * RATELIMIT_FOREVER for bits or hz out of range. The counter is taken to have gone forward since
+ * the last call, by less than one turn: half a turn is half a turn, and one tick back is a turn
+ * less one tick. So read it at least once a turn, in the order of the readings. An interrupt at
+ * each wrap is not enough, as it may come a little late once: let it count turns, and pass more
+ * bits (turns << 24 | count, 32), or read twice a turn. Threads: one caller at a time. */
+RATELIMIT_API uint64_t ratelimit_tick_clock_ns(ratelimit_tick_clock *clock, uint32_t ticks,
+                                               unsigned bits, uint64_t hz);
 
 /* ---- private: what the macros above need; not for use ---------------------------------------- */
 
-enum {
-    RATELIMIT_PRIV_BUCKET = 1,
-    RATELIMIT_PRIV_WINDOW,
-    RATELIMIT_PRIV_UNLIMITED,
-    RATELIMIT_PRIV_RAW
-};
+enum { RATELIMIT_PRIV_OPS = RATELIMIT_RESET + 1 };
+enum { RATELIMIT_PRIV_BUCKET = 1, RATELIMIT_PRIV_WINDOW, RATELIMIT_PRIV_UNLIMITED };
 enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
-enum {
-    RATELIMIT_PRIV_RULES_BYTES = 48,
-    RATELIMIT_PRIV_ENTRY_BYTES = 212,
-    RATELIMIT_PRIV_TALLY_BYTES = 40
-};
 
-/* Lines for max_keys keys: two places for each, in blocks of equal size of at most 8 lines. */
-#  define RATELIMIT_PRIV_WANT(keys)    ((keys) / 3u * 2u + ((keys) % 3u * 2u + 2u) / 3u)
-#  define RATELIMIT_PRIV_BLOCKS(lines) ((lines) / 8u + ((lines) % 8u != 0))
-#  define RATELIMIT_PRIV_EVEN(lines, blocks)                                                       \
-    (((lines) + (blocks)-1u) / ((blocks) ? (blocks) : 1u) * (blocks))
-#  define RATELIMIT_PRIV_LINES(keys)                                                               \
-    RATELIMIT_PRIV_EVEN(RATELIMIT_PRIV_WANT(keys), RATELIMIT_PRIV_BLOCKS(RATELIMIT_PRIV_WANT(keys)))
+/* Blocks of eight lines for max_keys keys: two places for each key, 24 places in a block. */
+#  define RATELIMIT_PRIV_BLOCKS(keys) ((keys) / 12u + ((keys) % 12u != 0))
 
-/* The fields of a limit as constant expressions of t tokens per p ns. d, the parts of a ns, is t
- * itself: reducing the fraction takes a loop, and nothing depends on it. Where t is too large for
- * that the limit stays RAW and is made anew, properly, at each call. */
-#  define RATELIMIT_PRIV_MAX        UINT64_C(0x4000000000000000) /* 2^62: the longest window */
-#  define RATELIMIT_PRIV_PARTS      UINT64_C(0x1000000)          /* 2^24: the most parts of a ns */
-#  define RATELIMIT_PRIV_NZ(x)      ((x) != 0 ? (x) : 1)
-#  define RATELIMIT_PRIV_Q(t, p)    ((p) / RATELIMIT_PRIV_NZ(t))
-#  define RATELIMIT_PRIV_R(t, p)    ((t) > RATELIMIT_PRIV_PARTS ? 0 : (p) % RATELIMIT_PRIV_NZ(t))
-#  define RATELIMIT_PRIV_D(t, p)    (RATELIMIT_PRIV_R(t, p) ? (t) : 1)
-#  define RATELIMIT_PRIV_W(t, p, b) /* whole ns of the window */                                   \
-    ((b)*RATELIMIT_PRIV_Q(t, p) + (b) / RATELIMIT_PRIV_D(t, p) * RATELIMIT_PRIV_R(t, p) +          \
-     (b) % RATELIMIT_PRIV_D(t, p) * RATELIMIT_PRIV_R(t, p) / RATELIMIT_PRIV_D(t, p))
-#  define RATELIMIT_PRIV_WR(t, p, b) /* and its parts */                                           \
-    ((b) % RATELIMIT_PRIV_D(t, p) * RATELIMIT_PRIV_R(t, p) % RATELIMIT_PRIV_D(t, p))
+/* A limit of t tokens per p ns and a burst of b, as constant expressions; the functions evaluate
+ * the same ones. Q whole ns and R/D make the interval. If tokens does not divide the period, D is t
+ * itself (reducing the fraction would take a loop, and nothing depends on it). If t is too large
+ * for that the fraction is F, in 2^-24 ns, rounded up. A t that is so large that F would overflow
+ * is first shortened by S bits. An example: 7 per second is Q = 142857142, R/D = 6/7. */
+#  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: the longest window */
+#  define RATELIMIT_PRIV_PARTS   UINT64_C(0x1000000)          /* 2^24: the most parts of a ns */
+#  define RATELIMIT_PRIV_NZ(x)   ((x) + !(x))
+#  define RATELIMIT_PRIV_S(t)    ((t) >> 40 ? (t) >> 56 ? 23 : 16 : 0)
+#  define RATELIMIT_PRIV_T(t)    ((t) >> RATELIMIT_PRIV_S(t))
+#  define RATELIMIT_PRIV_M(t, p) ((p) % RATELIMIT_PRIV_NZ(t))
+#  define RATELIMIT_PRIV_F(t, p)                                                                   \
+    (((RATELIMIT_PRIV_M(t, p) >> RATELIMIT_PRIV_S(t) << 24) + RATELIMIT_PRIV_T(t) - 1) /           \
+         RATELIMIT_PRIV_NZ(RATELIMIT_PRIV_T(t)) +                                                  \
+     ((t) >> 40 != 0))
+#  define RATELIMIT_PRIV_BIG(t, p) ((t) > RATELIMIT_PRIV_PARTS && RATELIMIT_PRIV_M(t, p))
+#  define RATELIMIT_PRIV_Q(t, p)                                                                   \
+    ((p) / RATELIMIT_PRIV_NZ(t) + (RATELIMIT_PRIV_BIG(t, p) ? RATELIMIT_PRIV_F(t, p) >> 24 : 0))
+#  define RATELIMIT_PRIV_R(t, p)                                                                   \
+    (RATELIMIT_PRIV_BIG(t, p) ? RATELIMIT_PRIV_F(t, p) & 0xffffff : RATELIMIT_PRIV_M(t, p))
+#  define RATELIMIT_PRIV_DF(t)                                                                     \
+    ((t) > RATELIMIT_PRIV_PARTS ? RATELIMIT_PRIV_PARTS : RATELIMIT_PRIV_NZ(t))
+#  define RATELIMIT_PRIV_D(t, p) (RATELIMIT_PRIV_M(t, p) ? RATELIMIT_PRIV_DF(t) : 1)
 #  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
-    ((t) != 0 && (p) != 0 && (b) != 0 && (t) <= INT64_MAX && (b) <= INT64_MAX &&                   \
+    ((t) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) + 1 > ((t) + 15) / 16 &&            \
      (p) <= RATELIMIT_PRIV_MAX &&                                                                  \
-     (!RATELIMIT_PRIV_Q(t, p) ||                                                                   \
-      (b) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ(RATELIMIT_PRIV_Q(t, p))) &&                    \
-     RATELIMIT_PRIV_W(t, p, b) + (RATELIMIT_PRIV_WR(t, p, b) != 0) <= RATELIMIT_PRIV_MAX)
-#  define RATELIMIT_PRIV_KIND(kind, t, p, b)                                                       \
-    ((t) > RATELIMIT_PRIV_PARTS && (p) % RATELIMIT_PRIV_NZ(t) ? RATELIMIT_PRIV_RAW + (kind)        \
-     : RATELIMIT_PRIV_GOOD(t, p, b)                           ? (kind)                             \
-                                                              : 0)
-/* The interval as a floating number: in 2^-40 ns if it is below 2^24 ns, else in ns; e its
- * exponent, 20 bits of mantissa. */
-#  define RATELIMIT_PRIV_SMALL(t, p) (RATELIMIT_PRIV_Q(t, p) < RATELIMIT_PRIV_PARTS)
+     (!((p) / RATELIMIT_PRIV_NZ(t)) ||                                                             \
+      (b) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ((p) / RATELIMIT_PRIV_NZ(t))) &&                \
+     (!RATELIMIT_PRIV_M(t, p) ||                                                                   \
+      (b)*RATELIMIT_PRIV_Q(t, p) + (b) / RATELIMIT_PRIV_DF(t) * RATELIMIT_PRIV_R(t, p) +           \
+              ((b) % RATELIMIT_PRIV_DF(t) * RATELIMIT_PRIV_R(t, p) + RATELIMIT_PRIV_DF(t) - 1) /   \
+                  RATELIMIT_PRIV_DF(t) <=                                                          \
+          RATELIMIT_PRIV_MAX))
+/* The interval as a number of 20 bits and a class: about m x 2^(4c - 20) ns. X is the interval in
+ * 2^-40 ns, for intervals below 2^24 ns; H picks the highest group of four bits. */
+#  define RATELIMIT_PRIV_Z(t) ((t) >> 40 ? 23 : 0)
 #  define RATELIMIT_PRIV_X(t, p)                                                                   \
-    (RATELIMIT_PRIV_SMALL(t, p) ? (RATELIMIT_PRIV_Q(t, p) << 40) +                                 \
-                                      (RATELIMIT_PRIV_R(t, p) << 40) / RATELIMIT_PRIV_D(t, p)      \
-                                : RATELIMIT_PRIV_Q(t, p))
-#  define RATELIMIT_PRIV_L4(x) ((x) >> 3 ? 3 : (x) >> 2 ? 2 : (x) >> 1 ? 1 : 0)
-#  define RATELIMIT_PRIV_L16(x)                                                                    \
-    ((x) >> 12  ? 12 + RATELIMIT_PRIV_L4((x) >> 12)                                                \
-     : (x) >> 8 ? 8 + RATELIMIT_PRIV_L4((x) >> 8)                                                  \
-     : (x) >> 4 ? 4 + RATELIMIT_PRIV_L4((x) >> 4)                                                  \
-                : RATELIMIT_PRIV_L4(x))
-#  define RATELIMIT_PRIV_L64(x)                                                                    \
-    ((x) >> 48   ? 48 + RATELIMIT_PRIV_L16((x) >> 48)                                              \
-     : (x) >> 32 ? 32 + RATELIMIT_PRIV_L16((x) >> 32)                                              \
-     : (x) >> 16 ? 16 + RATELIMIT_PRIV_L16((x) >> 16)                                              \
-                 : RATELIMIT_PRIV_L16(x))
-#  define RATELIMIT_PRIV_FLOAT(x, e)                                                               \
-    (RATELIMIT_PRIV_CAST(uint32_t, e) << 20 |                                                      \
-     RATELIMIT_PRIV_CAST(uint32_t,                                                                 \
-                         (x) >> ((e) > 20 ? (e)-20 : 0) << ((e) < 20 ? 20 - (e) : 0) & 0xfffff))
-#  define RATELIMIT_PRIV_CODE(t, p)                                                                \
-    (RATELIMIT_PRIV_FLOAT(RATELIMIT_PRIV_X(t, p), RATELIMIT_PRIV_L64(RATELIMIT_PRIV_X(t, p))) +    \
-     (RATELIMIT_PRIV_SMALL(t, p) ? 0u : 40u << 20))
-#  define RATELIMIT_PRIV_LIMIT(kind, t, p, b)                                                      \
+    (((p) / RATELIMIT_PRIV_NZ(t) << 40) + ((RATELIMIT_PRIV_M(t, p) >> RATELIMIT_PRIV_Z(t) << 24) / \
+                                               RATELIMIT_PRIV_NZ((t) >> RATELIMIT_PRIV_Z(t))       \
+                                           << 16))
+#  define RATELIMIT_PRIV_H(x, c, s) (UINT64_C(c) << 20 | (x) >> s)
+#  define RATELIMIT_PRIV_SMALL(x)                                                                  \
+    ((x) >> 60   ? RATELIMIT_PRIV_H(x, 6, 44)                                                      \
+     : (x) >> 56 ? RATELIMIT_PRIV_H(x, 5, 40)                                                      \
+     : (x) >> 52 ? RATELIMIT_PRIV_H(x, 4, 36)                                                      \
+     : (x) >> 48 ? RATELIMIT_PRIV_H(x, 3, 32)                                                      \
+     : (x) >> 44 ? RATELIMIT_PRIV_H(x, 2, 28)                                                      \
+     : (x) >> 40 ? RATELIMIT_PRIV_H(x, 1, 24)                                                      \
+                 : RATELIMIT_PRIV_H(x, 0, 20))
+#  define RATELIMIT_PRIV_LARGE(x)                                                                  \
+    ((x) >> 60   ? RATELIMIT_PRIV_H(x, 16, 44)                                                     \
+     : (x) >> 56 ? RATELIMIT_PRIV_H(x, 15, 40)                                                     \
+     : (x) >> 52 ? RATELIMIT_PRIV_H(x, 14, 36)                                                     \
+     : (x) >> 48 ? RATELIMIT_PRIV_H(x, 13, 32)                                                     \
+     : (x) >> 44 ? RATELIMIT_PRIV_H(x, 12, 28)                                                     \
+     : (x) >> 40 ? RATELIMIT_PRIV_H(x, 11, 24)                                                     \
+     : (x) >> 36 ? RATELIMIT_PRIV_H(x, 10, 20)                                                     \
+     : (x) >> 32 ? RATELIMIT_PRIV_H(x, 9, 16)                                                      \
+     : (x) >> 28 ? RATELIMIT_PRIV_H(x, 8, 12)                                                      \
+                 : RATELIMIT_PRIV_H(x, 7, 8))
+#  define RATELIMIT_PRIV_STATE(kind, t, p, b)                                                      \
+    (((p) / RATELIMIT_PRIV_NZ(t) >> 24 ? RATELIMIT_PRIV_LARGE((p) / RATELIMIT_PRIV_NZ(t))          \
+                                       : RATELIMIT_PRIV_SMALL(RATELIMIT_PRIV_X(t, p)))             \
+         << 24 |                                                                                   \
+     RATELIMIT_PRIV_CAST(uint64_t, (kind) == RATELIMIT_PRIV_WINDOW) << 49 |                        \
+     (b)*UINT64_C(0x9E3779B97F4A7C15) >> 57 << 50)
+#  define RATELIMIT_PRIV_SCOPE(kind, t, p, b)                                                      \
+    RATELIMIT_PRIV_CAST(uint32_t,                                                                  \
+                        ((t)*UINT64_C(0x9E3779B97F4A7C15) ^ (p)*UINT64_C(0xC2B2AE3D27D4EB4F) ^     \
+                         ((b) + (kind)) * UINT64_C(0x165667B19E3779F9)) *                          \
+                                UINT64_C(0xD6E8FEB86659FD93) >>                                    \
+                            32)
+#  define RATELIMIT_PRIV_MADE(k, t, p, b, scope)                                                   \
     {                                                                                              \
-      t, p, b, RATELIMIT_PRIV_Q(t, p), RATELIMIT_PRIV_W(t, p, b),                                  \
-          ((UINT64_C(1) << 63) + RATELIMIT_PRIV_D(t, p) - 1) / RATELIMIT_PRIV_D(t, p),             \
+      t, p, b,                                                                                     \
+          (k) == RATELIMIT_PRIV_BUCKET && !RATELIMIT_PRIV_M(t, p) && RATELIMIT_PRIV_GOOD(t, p, b)  \
+              ? (b)                                                                                \
+              : 0,                                                                                 \
+          RATELIMIT_PRIV_Q(t, p), (b)*RATELIMIT_PRIV_Q(t, p), RATELIMIT_PRIV_STATE(k, t, p, b),    \
+          RATELIMIT_PRIV_M(t, p)                                                                   \
+              ? (UINT64_C(0x8000000000000000) + RATELIMIT_PRIV_DF(t) - 1) / RATELIMIT_PRIV_DF(t)   \
+              : UINT64_MAX / RATELIMIT_PRIV_NZ((p) / RATELIMIT_PRIV_NZ(t)),                        \
           RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_R(t, p)),                                   \
-          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_WR(t, p, b)),                               \
           RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_D(t, p)),                                   \
-          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_KIND(kind, t, p, b)) << 29 |                \
-              (RATELIMIT_PRIV_CAST(uint32_t, (kind) == RATELIMIT_PRIV_WINDOW) << 27) |             \
-              RATELIMIT_PRIV_CODE(t, p)                                                            \
+          RATELIMIT_PRIV_CAST(uint32_t, RATELIMIT_PRIV_GOOD(t, p, b) ? (k) : 0), scope             \
     }
+#  define RATELIMIT_PRIV_LIMIT(k, t, p, b)                                                         \
+    RATELIMIT_PRIV_MADE(k, t, p, b, RATELIMIT_PRIV_SCOPE(k, t, p, b))
 
 #  ifdef __cplusplus
 }
@@ -1265,7 +1337,7 @@ enum {
 #    endif
 #  endif
 #  if !defined(RATELIMIT_PRIV_NO_STRING_H)
-#    include <string.h> /* memcpy, memmove, memset */
+#    include <string.h> /* mem*, strlen */
 #  else                 /* a compiler without a libc */
 #    ifdef __cplusplus
 extern "C" {
@@ -1273,6 +1345,8 @@ extern "C" {
 extern void *memcpy(void *to, const void *from, size_t bytes);
 extern void *memmove(void *to, const void *from, size_t bytes);
 extern void *memset(void *to, int byte, size_t bytes);
+extern int memcmp(const void *a, const void *b, size_t bytes);
+extern size_t strlen(const char *text);
 #    ifdef __cplusplus
 }
 #    endif
@@ -1288,7 +1362,11 @@ extern void *memset(void *to, int byte, size_t bytes);
 #    error "RATELIMIT_TAKEOVER_MS must be 1 to 3600000."
 #  endif
 #  ifndef RATELIMIT_MAX_ALL
-#    define RATELIMIT_MAX_ALL 64
+#    if defined(RATELIMIT_NO_CLOCK)
+#      define RATELIMIT_MAX_ALL 8
+#    else
+#      define RATELIMIT_MAX_ALL 64
+#    endif
 #  endif
 #  if RATELIMIT_MAX_ALL < 1 || RATELIMIT_MAX_ALL > 4096
 #    error "RATELIMIT_MAX_ALL must be 1 to 4096."
@@ -1297,32 +1375,56 @@ extern void *memset(void *to, int byte, size_t bytes);
 #    error "Define both RATELIMIT_LOCK and RATELIMIT_UNLOCK, or neither."
 #  endif
 
-#  if !defined(RATELIMIT_NO_CLOCK)
-#    if defined(_WIN32)
-#      include <windows.h>
-#    else
-#      include <time.h>
-#    endif
+/* PRIV_CAN: the chip has 32-bit compare-and-swap, and we may use it. PRIV_ATOMIC: the table and
+ * shared buckets use it, that is, the caller gave no lock. PRIV_ATOMIC64: the same with 64 bits. */
+#  if defined(RATELIMIT_NO_THREADS)
+#    define RATELIMIT_PRIV_CAN 0
+#  elif defined(__GNUC__) && defined(__GCC_ATOMIC_INT_LOCK_FREE) && __GCC_ATOMIC_INT_LOCK_FREE == 2
+#    define RATELIMIT_PRIV_CAN 1
+#  elif defined(_MSC_VER)
+#    define RATELIMIT_PRIV_CAN 1
+#  elif defined(__GNUC__) || defined(RATELIMIT_LOCK)
+#    define RATELIMIT_PRIV_CAN 0
+#  else
+#    error "No atomics are known here: define RATELIMIT_NO_THREADS, or RATELIMIT_LOCK and _UNLOCK."
+#  endif
+#  if RATELIMIT_PRIV_CAN &&                                                                        \
+      (defined(_WIN64) || (defined(__GNUC__) && defined(__GCC_ATOMIC_LLONG_LOCK_FREE) &&           \
+                           __GCC_ATOMIC_LLONG_LOCK_FREE == 2))
+#    define RATELIMIT_PRIV_CAN64 1
+#  else
+#    define RATELIMIT_PRIV_CAN64 0
+#  endif
+#  if defined(RATELIMIT_LOCK)
+#    define RATELIMIT_PRIV_ATOMIC   0
+#    define RATELIMIT_PRIV_ATOMIC64 0
+#    define RATELIMIT_PRIV_ENTER()  RATELIMIT_LOCK()
+#    define RATELIMIT_PRIV_LEAVE()  RATELIMIT_UNLOCK()
+#  else
+#    define RATELIMIT_PRIV_ATOMIC   RATELIMIT_PRIV_CAN
+#    define RATELIMIT_PRIV_ATOMIC64 RATELIMIT_PRIV_CAN64
+#    define RATELIMIT_PRIV_ENTER()  ((void)0)
+#    define RATELIMIT_PRIV_LEAVE()  ((void)0)
 #  endif
 
-/* One of: our own locks (PRIV_ATOMIC), the caller's, none. */
-#  if defined(RATELIMIT_LOCK) || defined(RATELIMIT_NO_THREADS)
-#    define RATELIMIT_PRIV_ATOMIC 0
-#  elif defined(__GNUC__) && defined(__GCC_ATOMIC_INT_LOCK_FREE) && __GCC_ATOMIC_INT_LOCK_FREE == 2
-#    define RATELIMIT_PRIV_ATOMIC 1
-#  elif defined(_MSC_VER)
+#  if defined(_MSC_VER)
 #    include <intrin.h>
-#    define RATELIMIT_PRIV_ATOMIC 1
-#  elif defined(__GNUC__)
-#    define RATELIMIT_PRIV_ATOMIC 0 /* no compare-and-swap on this chip */
-#  else
-#    error "No atomics known here: RATELIMIT_NO_THREADS, or RATELIMIT_LOCK and _UNLOCK."
 #  endif
-#  if RATELIMIT_PRIV_ATOMIC && (defined(_WIN64) || (defined(__GCC_ATOMIC_LLONG_LOCK_FREE) &&       \
-                                                    __GCC_ATOMIC_LLONG_LOCK_FREE == 2))
-#    define RATELIMIT_PRIV_ATOMIC64 1
+/* Four 32-bit words at once, where a compiler checks nobody's accesses. */
+#  if defined(__has_feature)
+#    if __has_feature(thread_sanitizer)
+#      define RATELIMIT_PRIV_NO_VECTOR
+#    endif
+#  endif
+#  if defined(__SSE2__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) &&                   \
+      !defined(RATELIMIT_PRIV_NO_VECTOR)
+#    include <emmintrin.h>
+#    define RATELIMIT_PRIV_SSE2 1
 #  else
-#    define RATELIMIT_PRIV_ATOMIC64 0
+#    define RATELIMIT_PRIV_SSE2 0
+#  endif
+#  if !defined(RATELIMIT_NO_CLOCK) && !defined(_WIN32)
+#    include <time.h>
 #  endif
 
 #  ifdef __cplusplus
@@ -1333,7 +1435,9 @@ extern void *memset(void *to, int byte, size_t bytes);
 extern "C" {
 #  endif
 
-#  if RATELIMIT_PRIV_ATOMIC && defined(__GNUC__)
+/* Loads acquire and stores release, so that whoever sees a new lock word sees what was written
+ * before it, and whoever read a bucket before the word did not read one written after it. */
+#  if RATELIMIT_PRIV_CAN && defined(__GNUC__)
 static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
 {
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
@@ -1346,12 +1450,16 @@ static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t val
 {
     return __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
-#  elif RATELIMIT_PRIV_ATOMIC
+#  elif RATELIMIT_PRIV_CAN
 static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
 {
+#    if defined(_M_ARM64)
+    return __ldar32((volatile unsigned __int32 *)p);
+#    else
     uint32_t value = *(const volatile uint32_t *)p;
     _ReadWriteBarrier();
     return value;
+#    endif
 }
 static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
 {
@@ -1370,58 +1478,112 @@ static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
 {
     *p = value;
 }
+static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
+{
+    bool same = *p == old;
+    *p = same ? value : *p;
+    return same;
+}
 #  endif
 
-/* Where 64 bits can't be read at once, halves are: the line's lock tells whether they belong
- * together. */
+/* Where 64 bits cannot be read at once, their halves are: the line's lock tells whether the halves
+ * belong together. */
+#  if RATELIMIT_PRIV_CAN64 && defined(__GNUC__)
 static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
 {
-#  if RATELIMIT_PRIV_ATOMIC64 && defined(__GNUC__)
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-#  elif RATELIMIT_PRIV_ATOMIC64
+}
+static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
+{
+    __atomic_store_n(p, value, __ATOMIC_RELEASE);
+}
+static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
+{
+    return __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+#  elif RATELIMIT_PRIV_CAN64
+static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
+{
+#    if defined(_M_ARM64)
+    return __ldar64((volatile unsigned __int64 *)p);
+#    else
     uint64_t value = *(const volatile uint64_t *)p;
     _ReadWriteBarrier();
     return value;
-#  elif RATELIMIT_PRIV_ATOMIC
-    const uint32_t *half = (const uint32_t *)(const void *)p;
+#    endif
+}
+static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
+{
+    (void)_InterlockedExchange64((volatile __int64 *)p, (__int64)value);
+}
+static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
+{
+    return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)p, (__int64)value,
+                                                   (__int64)old) == old;
+}
+#  else
+#    if RATELIMIT_PRIV_CAN && defined(__GNUC__)
+typedef uint32_t __attribute__((may_alias)) ratelimit_priv_half;
+#    else
+typedef uint32_t ratelimit_priv_half;
+#    endif
+static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
+{
+#    if RATELIMIT_PRIV_CAN
+    const ratelimit_priv_half *half = (const ratelimit_priv_half *)(const void *)p;
     uint32_t part[2];
     uint64_t value;
     part[0] = ratelimit_priv_load32(half);
     part[1] = ratelimit_priv_load32(half + 1);
     memcpy(&value, part, sizeof value);
     return value;
-#  else
+#    else
     return *p;
-#  endif
+#    endif
 }
-
 static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
 {
-#  if RATELIMIT_PRIV_ATOMIC64 && defined(__GNUC__)
-    __atomic_store_n(p, value, __ATOMIC_RELEASE);
-#  elif RATELIMIT_PRIV_ATOMIC64
-    *(volatile uint64_t *)p = value;
-    _ReadWriteBarrier();
-#  elif RATELIMIT_PRIV_ATOMIC
-    uint32_t *half = (uint32_t *)(void *)p;
+#    if RATELIMIT_PRIV_CAN
+    ratelimit_priv_half *half = (ratelimit_priv_half *)(void *)p;
     uint32_t part[2];
     memcpy(part, &value, sizeof value);
     ratelimit_priv_store32(half, part[0]);
     ratelimit_priv_store32(half + 1, part[1]);
-#  else
+#    else
     *p = value;
-#  endif
+#    endif
 }
-
-/* For counters: exact where 64-bit atomics are lock-free, else good enough to read. */
-static inline void ratelimit_priv_add64(uint64_t *p, uint64_t value)
+/* Not atomic: only under a lock, or with one thread. */
+static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
 {
-#  if RATELIMIT_PRIV_ATOMIC64 && defined(__GNUC__)
+    if (ratelimit_priv_load64(p) != old)
+        return false;
+    ratelimit_priv_store64(p, value);
+    return true;
+}
+#  endif
+
+/* Counters, outside a decision. Exact where 64-bit atomics are lock-free, or under the caller's
+ * lock; else good enough to read. Within a decision see ratelimit_priv_bump. */
+static inline void ratelimit_priv_bump(uint64_t *p, uint64_t value)
+{
+#  if RATELIMIT_PRIV_CAN64 && defined(__GNUC__)
     (void)__atomic_fetch_add(p, value, __ATOMIC_RELAXED);
-#  elif RATELIMIT_PRIV_ATOMIC64
+#  elif RATELIMIT_PRIV_CAN64
     (void)_InterlockedExchangeAdd64((volatile __int64 *)p, (__int64)value);
 #  else
     ratelimit_priv_store64(p, ratelimit_priv_load64(p) + value);
+#  endif
+}
+
+static inline void ratelimit_priv_add64(uint64_t *p, uint64_t value)
+{
+#  if !RATELIMIT_PRIV_CAN64
+    RATELIMIT_PRIV_ENTER();
+#  endif
+    ratelimit_priv_bump(p, value);
+#  if !RATELIMIT_PRIV_CAN64
+    RATELIMIT_PRIV_LEAVE();
 #  endif
 }
 
@@ -1450,23 +1612,49 @@ static inline unsigned ratelimit_priv_log2(uint64_t x)
 #  endif
 }
 
+/* The upper half of a product. */
+#  if defined(__SIZEOF_INT128__)
+#    define RATELIMIT_PRIV_WIDE 1
+__extension__ typedef unsigned __int128 ratelimit_priv_wide;
+static inline uint64_t ratelimit_priv_high(uint64_t a, uint64_t b)
+{
+    return (uint64_t)((ratelimit_priv_wide)a * b >> 64);
+}
+#  else
+#    define RATELIMIT_PRIV_WIDE 0
+static inline uint64_t ratelimit_priv_high(uint64_t a, uint64_t b)
+{
+    uint64_t low = (a & UINT32_MAX) * (b & UINT32_MAX);
+    uint64_t cross = (a >> 32) * (b & UINT32_MAX) + (low >> 32);
+    uint64_t other = (a & UINT32_MAX) * (b >> 32) + (cross & UINT32_MAX);
+    return (a >> 32) * (b >> 32) + (cross >> 32) + (other >> 32);
+}
+#  endif
+
 #  if !defined(RATELIMIT_NO_CLOCK)
 #    if defined(_WIN32)
+/* The three functions of Windows that we need, declared as windows.h does. That header is not
+ * included: it defines near, far, min and max, and must not come before winsock2.h. */
+union _LARGE_INTEGER;
+__declspec(dllimport) int __stdcall QueryPerformanceCounter(union _LARGE_INTEGER *count);
+__declspec(dllimport) int __stdcall QueryPerformanceFrequency(union _LARGE_INTEGER *hz);
+__declspec(dllimport) void __stdcall Sleep(unsigned long ms);
+
 RATELIMIT_API uint64_t ratelimit_clock_ns(void)
 {
-    LARGE_INTEGER ticks, hz;
-    QueryPerformanceCounter(&ticks);
-    QueryPerformanceFrequency(&hz);
-    return ratelimit_ticks_to_ns((uint64_t)ticks.QuadPart, (uint64_t)hz.QuadPart);
+    uint64_t ticks = 0, hz = 1;
+    QueryPerformanceCounter((union _LARGE_INTEGER *)(void *)&ticks);
+    QueryPerformanceFrequency((union _LARGE_INTEGER *)(void *)&hz);
+    return ticks / hz * RATELIMIT_SECOND + ticks % hz * RATELIMIT_SECOND / hz;
 }
 static void ratelimit_priv_sleep(uint64_t ns)
 {
-    Sleep((DWORD)((ns + 999999) / 1000000));
+    Sleep((unsigned long)((ns + 999999) / 1000000));
 }
 #    else
 #      if defined(CLOCK_MONOTONIC)
 typedef struct timespec ratelimit_priv_timespec;
-#      else
+#      elif defined(__linux__)
 /* A strict -std=c99 hides these from <time.h> if anything was included before us without
  * _POSIX_C_SOURCE. */
 typedef struct ratelimit_priv_timespec {
@@ -1475,6 +1663,8 @@ typedef struct ratelimit_priv_timespec {
 extern int clock_gettime(int, ratelimit_priv_timespec *);
 extern int nanosleep(const ratelimit_priv_timespec *, ratelimit_priv_timespec *);
 #        define CLOCK_MONOTONIC 1
+#      else
+#        error "<time.h> hides clock_gettime: define _POSIX_C_SOURCE as 199309L."
 #      endif
 #      if defined(__linux__)
 #        define RATELIMIT_PRIV_CLOCK 7 /* CLOCK_BOOTTIME: also counts suspend */
@@ -1497,205 +1687,74 @@ static void ratelimit_priv_sleep(uint64_t ns)
     (void)nanosleep(&span, NULL);
 }
 #    endif
+static uint64_t ratelimit_priv_platform_clock(void *self)
+{
+    (void)self;
+    return ratelimit_clock_ns();
+}
+#    define RATELIMIT_PRIV_PLATFORM_CLOCK ratelimit_priv_platform_clock
+#  else
+#    define RATELIMIT_PRIV_PLATFORM_CLOCK NULL
 #  endif
 
-/* ---- >>implementation: locks --------------------------------------------------------------------
+/* ---- >>implementation: waiting ------------------------------------------------------------------
 
-   A lock is a 32-bit word, odd while held, that grows by one at each step. So a reader sees whether
-   anything changed while it looked (same even word before and after), and a writer who has computed
-   its answer that way takes the lock with the very compare-and-swap that proves the answer still
-   stands. What is left to do under the lock is to store it.
+   A lock is a 32-bit word: odd while held, one more at each step. A reader sees whether anything
+   changed while it looked (the same even word before and after). A writer decides first and takes
+   the lock with the compare-and-swap that proves that the word is still the one it read.
 
-   A waiter sleeps in steps of a millisecond. If the word stands still for RATELIMIT_TAKEOVER_MS
-   such steps its holder is dead: a compare-and-swap to the next odd word takes it over. Stores
-   under a lock are ordered so that stopping after any of them leaves a sound line. Steps, not time,
-   are counted: a machine that was suspended does not look dead. */
+   A waiter spins, then sleeps in steps of a millisecond. If the word is the same for
+   RATELIMIT_TAKEOVER_MS steps, the waiter frees the lock with one more compare-and-swap. Its holder
+   may have died, or may only be slow: nothing depends on which (see the table). Steps are counted,
+   not time: a machine that was suspended does not look dead. Without a clock there is nothing to
+   sleep with, so there is no takeover, unless the caller gives RATELIMIT_SLEEP_MS. */
 
 static inline void ratelimit_priv_relax(void)
 {
 #  if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
     __builtin_ia32_pause();
+#  elif defined(__GNUC__) && (defined(__aarch64__) || (defined(__ARM_ARCH) && __ARM_ARCH >= 7))
+    __asm__ volatile("yield");
 #  elif defined(_MSC_VER) && (defined(_M_X64) || defined(_M_IX86))
     _mm_pause();
 #  endif
 }
 
-#  if RATELIMIT_PRIV_ATOMIC
-/* One turn of waiting; true when the holder counts as dead. *turns starts at 0 for each value of
+#  if RATELIMIT_PRIV_CAN
+/* One step of a wait; true when the lock may be taken over. *turns starts at 0 for each value of
  * the lock. */
 static bool ratelimit_priv_wait_turn(uint32_t *turns)
 {
-    uint32_t turn = (*turns)++;
-    if (turn < 1000) {
+    if ((*turns)++ < 1000) {
         ratelimit_priv_relax();
         return false;
     }
-#    if defined(RATELIMIT_NO_CLOCK)
-    for (turn = 0; turn < 20000; turn++)
-        ratelimit_priv_relax();
-#    else
+#    if defined(RATELIMIT_SLEEP_MS)
+    RATELIMIT_SLEEP_MS(1);
+#    elif !defined(RATELIMIT_NO_CLOCK)
     ratelimit_priv_sleep(RATELIMIT_MILLISECOND);
+#    else
+    *turns = 1;
+    ratelimit_priv_relax();
 #    endif
     return *turns > 1000 + RATELIMIT_TAKEOVER_MS;
 }
 
-/* Takes the lock, unless it is held for longer than a spin. *word is then what it holds, or what it
- * was seen to hold. */
-static bool ratelimit_priv_try_lock(uint32_t *lock, uint32_t *word)
+/* Returns when the lock no longer has this odd word: its holder is done, or we freed it. */
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_wait_lock(uint32_t *lock, uint32_t word)
 {
-    uint32_t turn;
-    for (turn = 0; turn < 1000; turn++) {
-        *word = ratelimit_priv_load32(lock);
-        if (!(*word & 1) && ratelimit_priv_swap32(lock, *word, *word + 1)) {
-            ++*word;
-            return true;
-        }
-        ratelimit_priv_relax();
-    }
-    return false;
-}
-
-/* Not if it was taken over meanwhile: it is another's then. */
-static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
-{
-    (void)ratelimit_priv_swap32(lock, word, word + 1);
+    uint32_t turns = 0;
+    while (ratelimit_priv_load32(lock) == word)
+        if (ratelimit_priv_wait_turn(&turns))
+            (void)ratelimit_priv_swap32(lock, word, word + 1);
 }
 #  endif
 
 /* ---- >>implementation: limits ---------------------------------------------------------------- */
 
-RATELIMIT_API const char *ratelimit_status_text(ratelimit_status status)
+static ratelimit_limit ratelimit_priv_make(uint32_t kind, uint64_t t, uint64_t p, uint64_t b)
 {
-#  if defined(RATELIMIT_NO_TEXT)
-    (void)status;
-    return "";
-#  else
-    switch (status) {
-    case RATELIMIT_OK:
-        return "ok";
-    case RATELIMIT_DENIED:
-        return "over the limit";
-    case RATELIMIT_NEVER:
-        return "more than the limit can ever give";
-    case RATELIMIT_FULL:
-        return "the table has no room for a new key";
-    case RATELIMIT_TIMEOUT:
-        return "the wait would be too long";
-    case RATELIMIT_CANCELED:
-        return "cancelled";
-    case RATELIMIT_BAD_KEY:
-        return "no key";
-    case RATELIMIT_BAD_LIMIT:
-        return "not a valid limit";
-    case RATELIMIT_BAD_COUNT:
-        return "a count of 0";
-    case RATELIMIT_BAD_ARGUMENT:
-        return "bad argument";
-    case RATELIMIT_SYNTAX:
-        return "syntax error";
-    case RATELIMIT_NO_MEMORY:
-        return "not enough memory";
-    case RATELIMIT_STORE_FAILED:
-        return "the store failed";
-    case RATELIMIT_UNSUPPORTED:
-        return "not supported";
-    case RATELIMIT_BUSY:
-        return "busy";
-    case RATELIMIT_LOST:
-        return "no longer held";
-    }
-    return "unknown status";
-#  endif
-}
-
-static inline uint32_t ratelimit_priv_kind(const ratelimit_limit *l)
-{
-    return l->code >> 29;
-}
-
-/* One more fraction bit of r/d for each round, into *rest what is left over. r < d < 2^63. */
-static uint64_t ratelimit_priv_fraction(uint64_t r, uint64_t d, int bits, bool *rest)
-{
-    uint64_t f = 0;
-    while (bits--) {
-        r <<= 1;
-        f <<= 1;
-        if (r >= d) {
-            r -= d;
-            f |= 1;
-        }
-    }
-    *rest = r != 0;
-    return f;
-}
-
-/* The interval as whole ns and a fraction of at most 24 bits below the line; false if that is off
- * by over 1 in a million. */
-static bool ratelimit_priv_make_interval(ratelimit_limit *l)
-{
-    uint64_t a = l->tokens, b = l->per_ns, r, d;
-    bool rest;
-    while (b) { /* Euclid: a becomes the greatest common divisor */
-        uint64_t c = a % b;
-        a = b;
-        b = c;
-    }
-    d = l->tokens / a;
-    l->interval_ns = l->per_ns / l->tokens;
-    r = l->per_ns / a % d;
-    if (d > RATELIMIT_PRIV_PARTS) {
-        r = ratelimit_priv_fraction(r, d, 24, &rest);
-        d = RATELIMIT_PRIV_PARTS;
-        r += rest;
-        if (rest && !(l->interval_ns >> 24) && (l->interval_ns << 24) + r < 1000000)
-            return false;
-        if (r == d) {
-            l->interval_ns++;
-            r = 0;
-        }
-    }
-    if (r == 0)
-        d = 1;
-    l->interval_part = (uint32_t)r;
-    l->parts = (uint32_t)d;
-    l->inverse = ((UINT64_C(1) << 63) + d - 1) / d;
-    return true;
-}
-
-static ratelimit_limit ratelimit_priv_make(uint32_t kind, uint64_t tokens, uint64_t per_ns,
-                                           uint64_t burst)
-{
-    ratelimit_limit l;
-    uint64_t x, r, d;
-    unsigned e, extra = 0;
-    memset(&l, 0, sizeof l);
-    if (!tokens || !per_ns || !burst || tokens > INT64_MAX || burst > INT64_MAX ||
-        per_ns > RATELIMIT_PRIV_MAX)
-        return l;
-    l.tokens = tokens;
-    l.per_ns = per_ns;
-    l.burst = burst;
-    if (!ratelimit_priv_make_interval(&l) ||
-        (l.interval_ns && burst > RATELIMIT_PRIV_MAX / l.interval_ns))
-        goto bad;
-    r = l.interval_part;
-    d = l.parts;
-    l.window_ns = burst * l.interval_ns + burst / d * r + burst % d * r / d;
-    l.window_part = (uint32_t)(burst % d * r % d);
-    if (l.window_ns + (l.window_part != 0) > RATELIMIT_PRIV_MAX)
-        goto bad;
-    if (l.interval_ns < RATELIMIT_PRIV_PARTS) {
-        x = (l.interval_ns << 40) + (r << 40) / d;
-    } else {
-        x = l.interval_ns;
-        extra = 40;
-    }
-    e = ratelimit_priv_log2(x);
-    l.code = kind << 29 | (uint32_t)(kind == RATELIMIT_PRIV_WINDOW) << 27 | (e + extra) << 20 |
-             (uint32_t)(x >> (e > 20 ? e - 20 : 0) << (e < 20 ? 20 - e : 0) & 0xfffff);
-    return l;
-bad:
-    memset(&l, 0, sizeof l);
+    ratelimit_limit l = RATELIMIT_PRIV_LIMIT(kind, t, p, b);
     return l;
 }
 
@@ -1709,45 +1768,79 @@ RATELIMIT_API ratelimit_limit ratelimit_window_make(uint64_t tokens, uint64_t pe
     return ratelimit_priv_make(RATELIMIT_PRIV_WINDOW, tokens, per_ns, tokens);
 }
 
-/* A limit ready for use: itself, or one that the macro could not finish, made into *made. NULL if
- * it is bad. */
-static const ratelimit_limit *ratelimit_priv_ready(const ratelimit_limit *l, ratelimit_limit *made)
+static inline uint32_t ratelimit_priv_kind(const ratelimit_limit *l)
 {
-    if (!l)
-        return NULL;
-    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_RAW + RATELIMIT_PRIV_BUCKET ||
-        ratelimit_priv_kind(l) == RATELIMIT_PRIV_RAW + RATELIMIT_PRIV_WINDOW) {
-        *made = ratelimit_priv_make(ratelimit_priv_kind(l) - RATELIMIT_PRIV_RAW, l->tokens,
-                                    l->per_ns, l->burst);
-        l = made;
-    }
-    return ratelimit_priv_kind(l) && ratelimit_priv_kind(l) < RATELIMIT_PRIV_RAW && l->parts ? l
-                                                                                             : NULL;
+    return l->kind;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limit)
 {
-    ratelimit_limit made, again;
-    limit = ratelimit_priv_ready(limit, &made);
-    if (!limit)
+    ratelimit_limit made;
+    if (!limit || limit->kind < RATELIMIT_PRIV_BUCKET || limit->kind > RATELIMIT_PRIV_UNLIMITED)
         return RATELIMIT_BAD_LIMIT;
-    if (ratelimit_priv_kind(limit) == RATELIMIT_PRIV_UNLIMITED)
+    if (limit->kind == RATELIMIT_PRIV_UNLIMITED)
         return RATELIMIT_OK;
-    again =
-        ratelimit_priv_make(ratelimit_priv_kind(limit), limit->tokens, limit->per_ns, limit->burst);
-    /* The macro does not reduce its fraction: compare a/b and c/d as a*d and c*b, below 2^48. */
-    return again.code == limit->code && again.interval_ns == limit->interval_ns &&
-                   again.window_ns == limit->window_ns && limit->parts <= RATELIMIT_PRIV_PARTS &&
-                   (uint64_t)limit->interval_part * again.parts ==
-                       (uint64_t)again.interval_part * limit->parts &&
-                   (uint64_t)limit->window_part * again.parts ==
-                       (uint64_t)again.window_part * limit->parts &&
-                   limit->inverse == ((UINT64_C(1) << 63) + limit->parts - 1) / limit->parts
-               ? RATELIMIT_OK
-               : RATELIMIT_BAD_LIMIT;
+    made = ratelimit_priv_make(limit->kind, limit->tokens, limit->per_ns, limit->burst);
+    made.scope = limit->scope;
+    return memcmp(&made, limit, sizeof made) == 0 ? RATELIMIT_OK : RATELIMIT_BAD_LIMIT;
 }
 
-/* Largest first where one name begins another. */
+/* ---- >>implementation: text of limits ----------------------------------------------------------
+
+   Here are the reader that limits and rules share and the writer that all text goes through. */
+
+static size_t ratelimit_priv_len(const char *text)
+{
+    return text ? strlen(text) : 0;
+}
+
+RATELIMIT_API const char *ratelimit_status_text(ratelimit_status status)
+{
+#  if defined(RATELIMIT_NO_TEXT)
+    (void)status;
+    return "";
+#  else
+    static const char *const texts[RATELIMIT_LOST + 1] = {
+        "ok",
+        "denied",
+        "never: n is above the burst",
+        "skipped: another request of the batch was refused",
+        "full: no room for a new key",
+        "timeout: the wait would be too long",
+        "canceled",
+        "bad key",
+        "bad limit",
+        "bad count",
+        "bad argument",
+        "syntax error",
+        "not enough memory",
+        "store failed",
+        "unsupported",
+        "busy",
+        "lost"};
+    return (unsigned)status <= RATELIMIT_LOST ? texts[status] : "unknown status";
+#  endif
+}
+
+/* 32-bit FNV-1a. */
+RATELIMIT_API uint32_t ratelimit_scope(const char *name, size_t len)
+{
+    uint32_t hash = UINT32_C(2166136261);
+    size_t i;
+    for (i = 0; name && i < len; i++)
+        hash = (hash ^ (unsigned char)name[i]) * UINT32_C(16777619);
+    return hash;
+}
+
+/* ---- reading ---- */
+
+/* A text being read. at moves only past what is accepted, so after a failure it is the place of the
+ * fault. */
+typedef struct ratelimit_priv_text {
+    const char *at, *end;
+} ratelimit_priv_text;
+
+/* Where one name begins another, the longer is first. */
 static const struct {
     char name[4];
     uint64_t ns;
@@ -1755,101 +1848,57 @@ static const struct {
                             {"h", RATELIMIT_HOUR},         {"ms", RATELIMIT_MILLISECOND},
                             {"m", RATELIMIT_MINUTE},       {"s", RATELIMIT_SECOND},
                             {"us", RATELIMIT_MICROSECOND}, {"ns", RATELIMIT_NANOSECOND}};
-
-enum { RATELIMIT_PRIV_UNITS = sizeof ratelimit_priv_units / sizeof ratelimit_priv_units[0] };
-
-/* strlen, 0 for NULL; opaque to compilers that would make it a call of strlen. */
-static size_t ratelimit_priv_len(const char *text)
-{
-    size_t len = 0;
-    while (text && text[len]) {
-        len++;
-#  if defined(__GNUC__)
-        __asm__ volatile("" : "+r"(len));
-#  endif
-    }
-    return len;
-}
-
-/* Reading text. Syntax is read to the end before values are judged. */
-typedef struct ratelimit_priv_text {
-    const char *at, *end;
-    const char *far;  /* the farthest byte at which a word did not go on */
-    const char *over; /* the first number that does not fit, or NULL */
-} ratelimit_priv_text;
+enum { RATELIMIT_PRIV_UNITS = sizeof ratelimit_priv_units / sizeof *ratelimit_priv_units };
 
 static bool ratelimit_priv_word(ratelimit_priv_text *t, const char *word)
 {
-    const char *at = t->at;
-    for (; *word; word++, at++)
-        if (at == t->end || *at != *word) {
-            t->far = at > t->far ? at : t->far;
-            return false;
-        }
-    t->at = at;
+    size_t len = ratelimit_priv_len(word);
+    if ((size_t)(t->end - t->at) < len || memcmp(t->at, word, len) != 0)
+        return false;
+    t->at += len;
     return true;
+}
+
+static bool ratelimit_priv_is_blank(char c)
+{
+    return c == ' ' || c == '\t';
 }
 
 static bool ratelimit_priv_blanks(ratelimit_priv_text *t)
 {
     const char *from = t->at;
-    while (t->at != t->end && (*t->at == ' ' || *t->at == '\t'))
+    while (t->at != t->end && ratelimit_priv_is_blank(*t->at))
         t->at++;
     return t->at != from;
 }
 
-static void ratelimit_priv_over(ratelimit_priv_text *t, const char *at)
-{
-    if (!t->over)
-        t->over = at;
-}
-
-static bool ratelimit_priv_is_digit(const ratelimit_priv_text *t)
+static bool ratelimit_priv_digit(const ratelimit_priv_text *t)
 {
     return t->at != t->end && *t->at >= '0' && *t->at <= '9';
 }
 
-/* Puts a digit behind *value, which is part of the number at from. */
-static void ratelimit_priv_digit(ratelimit_priv_text *t, const char *from, char c, uint64_t *value)
-{
-    uint64_t digit = (uint64_t)(c - '0');
-    if (*value > (UINT64_MAX - digit) / 10)
-        ratelimit_priv_over(t, from);
-    else
-        *value = *value * 10 + digit;
-}
-
-static bool ratelimit_priv_whole(ratelimit_priv_text *t, uint64_t *value)
-{
-    const char *from = t->at;
-    *value = 0;
-    for (; ratelimit_priv_is_digit(t); t->at++)
-        ratelimit_priv_digit(t, from, *t->at, value);
-    return t->at != from;
-}
-
-/* A number with an optional fraction: *value / 10^*places. Zeros at its end count for nothing. */
+/* Reads digits, with a fraction if places is not NULL. The number is *value / 10^*places. *value is
+ * 0, which no caller accepts either, if the digits do not fit in 64 bits. */
 static bool ratelimit_priv_number(ratelimit_priv_text *t, uint64_t *value, size_t *places)
 {
-    const char *from = t->at;
-    size_t zeros = 0;
-    *places = 0;
-    if (!ratelimit_priv_whole(t, value))
+    const char *point = NULL;
+    bool fits = true;
+    if (!ratelimit_priv_digit(t))
         return false;
-    if (t->at == t->end || *t->at != '.')
-        return true;
-    t->at++;
-    if (!ratelimit_priv_is_digit(t))
-        return false;
-    for (; ratelimit_priv_is_digit(t); t->at++) {
-        zeros++;
-        if (*t->at == '0')
-            continue;
-        for (*places += zeros; zeros > 1; zeros--)
-            ratelimit_priv_digit(t, from, '0', value);
-        ratelimit_priv_digit(t, from, *t->at, value);
-        zeros = 0;
+    for (*value = 0; ratelimit_priv_digit(t); t->at++) {
+        uint64_t digit = (uint64_t)(*t->at - '0');
+        fits = fits && *value <= (UINT64_MAX - digit) / 10;
+        *value = *value * 10 + digit;
+        if (places && !point && t->end - t->at > 1 && t->at[1] == '.')
+            point = ++t->at;
     }
+    if (point && t->at == point + 1)
+        return false; /* no digit behind the point */
+    if (places)
+        *places = point ? (size_t)(t->at - point) - 1 : 0;
+    *value = fits ? *value : 0;
+    for (; places && *places && *value % 10 == 0; --*places)
+        *value /= 10;
     return true;
 }
 
@@ -1864,105 +1913,80 @@ static bool ratelimit_priv_unit(ratelimit_priv_text *t, uint64_t *ns)
     return false;
 }
 
-/* A limit as it stands in the text, and where. */
-typedef struct ratelimit_priv_reading {
-    uint64_t tokens, per, burst;
-    const char *tokens_at, *per_at, *burst_at; /* burst_at: NULL if it was not given */
-    bool window;
-} ratelimit_priv_reading;
-
-/* tokens / 10^places per `per`, as whole numbers of both. Factors of 10 cancel where they can:
- * 0.5/m is 1 per 2 minutes, not 5 per 10. */
-static bool ratelimit_priv_whole_rate(ratelimit_priv_reading *r, size_t places)
+/* Divides the product of two numbers by 10^places: *a, or else *b. With times it is their quotient
+ * that is divided, so *b is multiplied: 0.5/m is 1 per 2 minutes, not 5 per 10. */
+static bool ratelimit_priv_tenths(uint64_t *a, size_t places, uint64_t *b, bool times)
 {
-    for (; places; places--) {
-        uint64_t by = (r->tokens % 2 ? 2 : 1) * (r->tokens % 5 ? 5u : 1u);
-        r->tokens /= 10 / by;
-        if (r->per > UINT64_MAX / by)
+    size_t i;
+    for (i = 0; i < 2 * places; i++) {
+        unsigned factor = i % 2 ? 5 : 2;
+        if (*a % factor == 0)
+            *a /= factor;
+        else if (times && *b <= UINT64_MAX / factor)
+            *b *= factor;
+        else if (!times && *b % factor == 0)
+            *b /= factor;
+        else
             return false;
-        r->per *= by;
     }
     return true;
 }
 
-/* TOKENS/PERIOD */
-static bool ratelimit_priv_rate(ratelimit_priv_text *t, ratelimit_priv_reading *r)
-{
-    size_t places, per_places = 0, i;
-    uint64_t unit;
-    r->tokens_at = t->at;
-    if (!ratelimit_priv_number(t, &r->tokens, &places) || !ratelimit_priv_word(t, "/"))
-        return false;
-    r->per_at = t->at;
-    r->per = 1;
-    if (ratelimit_priv_is_digit(t) && !ratelimit_priv_number(t, &r->per, &per_places))
-        return false;
-    if (!ratelimit_priv_unit(t, &unit))
-        return false;
-    r->burst = r->tokens;
-    for (i = 0; i < places && r->burst > 1; i++)
-        r->burst = r->burst / 10 + (r->burst % 10 != 0);
-    if (r->per > UINT64_MAX / unit)
-        ratelimit_priv_over(t, r->per_at);
-    r->per *= unit;
-    for (; per_places && r->per % 10 == 0; per_places--)
-        r->per /= 10;
-    if (per_places || !r->per)
-        ratelimit_priv_over(t, r->per_at);
-    if (!r->tokens || !ratelimit_priv_whole_rate(r, places))
-        ratelimit_priv_over(t, r->tokens_at);
-    return true;
-}
-
-static bool ratelimit_priv_read(ratelimit_priv_text *t, ratelimit_priv_reading *r)
-{
-    bool more;
-    r->burst_at = NULL;
-    if (!ratelimit_priv_rate(t, r))
-        return false;
-    more = t->at != t->end;
-    if (more && !ratelimit_priv_blanks(t))
-        return false;
-    if (more && ratelimit_priv_word(t, "burst")) {
-        if (!ratelimit_priv_blanks(t))
-            return false;
-        r->burst_at = t->at;
-        if (!ratelimit_priv_whole(t, &r->burst))
-            return false;
-        if (!r->burst)
-            ratelimit_priv_over(t, r->burst_at);
-        more = t->at != t->end;
-        if (more && !ratelimit_priv_blanks(t))
-            return false;
-    }
-    r->window = more;
-    return !more || (ratelimit_priv_word(t, "window") && t->at == t->end);
-}
-
-static ratelimit_status ratelimit_priv_parse(ratelimit_priv_text *t, ratelimit_limit *out)
+/* Reads a limit up to the end of t. The whole syntax is checked first, then the values. */
+static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, ratelimit_limit *out)
 {
     static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
-    ratelimit_priv_reading r;
+    const char *tokens_at = t->at, *per_at, *burst_at = NULL;
+    uint64_t tokens, per = 1, burst, unit;
+    size_t places, per_places = 0, i;
+    bool more;
     if (ratelimit_priv_word(t, "unlimited")) {
         *out = unlimited;
         return t->at == t->end ? RATELIMIT_OK : RATELIMIT_SYNTAX;
     }
-    if (!ratelimit_priv_read(t, &r)) {
-        t->at = t->far > t->at ? t->far : t->at;
+    if (!ratelimit_priv_number(t, &tokens, &places) || !ratelimit_priv_word(t, "/"))
         return RATELIMIT_SYNTAX;
+    per_at = t->at;
+    if (ratelimit_priv_digit(t) && !ratelimit_priv_number(t, &per, &per_places))
+        return RATELIMIT_SYNTAX;
+    if (!ratelimit_priv_unit(t, &unit))
+        return RATELIMIT_SYNTAX;
+    for (burst = tokens, i = 0; i < places && burst > 1; i++)
+        burst = burst / 10 + (burst % 10 != 0);
+    more = t->at != t->end;
+    if (more && !ratelimit_priv_blanks(t))
+        return RATELIMIT_SYNTAX;
+    if (more && ratelimit_priv_word(t, "burst")) {
+        if (!ratelimit_priv_blanks(t))
+            return RATELIMIT_SYNTAX;
+        burst_at = t->at;
+        if (!ratelimit_priv_number(t, &burst, NULL))
+            return RATELIMIT_SYNTAX;
+        more = t->at != t->end;
+        if (more && !ratelimit_priv_blanks(t))
+            return RATELIMIT_SYNTAX;
     }
-    *out = r.window ? ratelimit_window_make(r.tokens, r.per)
-                    : ratelimit_limit_make(r.tokens, r.per, r.burst);
-    if (!t->over && r.window && r.burst_at && r.burst != r.tokens)
-        t->over = r.burst_at;
-    if (!t->over && !ratelimit_priv_kind(out)) {
-        ratelimit_limit least = ratelimit_limit_make(r.tokens, r.per, 1);
-        t->over = ratelimit_priv_kind(&least) && r.burst_at ? r.burst_at
-                  : r.per > RATELIMIT_PRIV_MAX              ? r.per_at
-                                                            : r.tokens_at;
-    }
-    t->at = t->over ? t->over : t->at;
-    return t->over ? RATELIMIT_BAD_LIMIT : RATELIMIT_OK;
+    if (more && !(ratelimit_priv_word(t, "window") && t->at == t->end))
+        return RATELIMIT_SYNTAX;
+
+    t->at = tokens_at; /* from here on it is the number to blame */
+    if (!tokens)
+        return RATELIMIT_BAD_LIMIT;
+    t->at = per_at;
+    if (!ratelimit_priv_tenths(&per, per_places, &unit, false) || !per ||
+        per > RATELIMIT_PRIV_MAX / unit)
+        return RATELIMIT_BAD_LIMIT;
+    per *= unit;
+    t->at = tokens_at;
+    if (!ratelimit_priv_tenths(&tokens, places, &per, true))
+        return RATELIMIT_BAD_LIMIT;
+    *out = more ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
+    if (ratelimit_priv_kind(out) && !(more && burst_at && burst != tokens))
+        return RATELIMIT_OK;
+    *out = ratelimit_limit_make(tokens, per, 1);
+    if (burst_at && ratelimit_priv_kind(out))
+        t->at = burst_at;
+    return RATELIMIT_BAD_LIMIT;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, const char *text,
@@ -1975,10 +1999,9 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, con
         *fault_at = 0;
     if (!out || !text)
         return RATELIMIT_BAD_ARGUMENT;
-    t.at = t.far = text;
+    t.at = text;
     t.end = text + text_len;
-    t.over = NULL;
-    status = ratelimit_priv_parse(&t, &limit);
+    status = ratelimit_priv_read_limit(&t, &limit);
     if (status == RATELIMIT_OK)
         *out = limit;
     else if (fault_at)
@@ -1991,111 +2014,106 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse(ratelimit_limit *out, const
     return ratelimit_limit_parse_n(out, text, ratelimit_priv_len(text), NULL);
 }
 
-/* Writing text: counts all, keeps what fits. */
-static void ratelimit_priv_put(char *text, size_t *len, const char *word)
+/* ---- writing ---- */
+
+/* A text being written. All of it is counted, what fits is kept. */
+typedef struct ratelimit_priv_page {
+    char *buf;
+    size_t bytes, len;
+} ratelimit_priv_page;
+
+static void ratelimit_priv_page_begin(ratelimit_priv_page *p, char *buf, size_t buf_bytes)
 {
-    while (*word)
-        text[(*len)++] = *word++;
+    p->buf = buf;
+    p->bytes = buf ? buf_bytes : 0;
+    p->len = 0;
 }
 
-static void ratelimit_priv_put_number(char *text, size_t *len, uint64_t value)
+static void ratelimit_priv_put(ratelimit_priv_page *p, const char *text, size_t len)
+{
+    if (p->len < p->bytes)
+        memcpy(p->buf + p->len, text, len < p->bytes - p->len ? len : p->bytes - p->len);
+    p->len += len;
+}
+
+static void ratelimit_priv_say(ratelimit_priv_page *p, const char *text)
+{
+    ratelimit_priv_put(p, text, ratelimit_priv_len(text));
+}
+
+static void ratelimit_priv_say_number(ratelimit_priv_page *p, uint64_t value)
 {
     char digits[20];
-    size_t n = 0;
+    size_t at = sizeof digits;
     do
-        digits[n++] = (char)('0' + (int)(value % 10));
+        digits[--at] = (char)('0' + (int)(value % 10));
     while (value /= 10);
-    while (n)
-        text[(*len)++] = digits[--n];
+    ratelimit_priv_put(p, digits + at, sizeof digits - at);
 }
 
-static void ratelimit_priv_put_period(char *text, size_t *len, uint64_t ns)
+/* Ends the text with a NUL, or empties it if it does not fit. */
+static size_t ratelimit_priv_page_end(ratelimit_priv_page *p)
 {
-    size_t i, unit = RATELIMIT_PRIV_UNITS - 1;
-    for (i = 0; i < RATELIMIT_PRIV_UNITS; i++)
-        if (ns % ratelimit_priv_units[i].ns == 0 &&
-            ratelimit_priv_units[i].ns > ratelimit_priv_units[unit].ns)
-            unit = i;
-    if (ns != ratelimit_priv_units[unit].ns)
-        ratelimit_priv_put_number(text, len, ns / ratelimit_priv_units[unit].ns);
-    ratelimit_priv_put(text, len, ratelimit_priv_units[unit].name);
-}
-
-/* A finished text for the caller, whole or not at all. */
-static size_t ratelimit_priv_deliver(const char *text, size_t len, char *buf, size_t buf_bytes)
-{
-    if (buf && buf_bytes > len) {
-        memcpy(buf, text, len);
-        buf[len] = 0;
-    } else if (buf && buf_bytes) {
-        buf[0] = 0;
-    }
-    return len;
+    if (p->bytes)
+        p->buf[p->len < p->bytes ? p->len : 0] = 0;
+    return p->len;
 }
 
 RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *buf,
                                             size_t buf_bytes)
 {
-    char text[96];
-    size_t len = 0;
+    ratelimit_priv_page p;
+    size_t i, unit = RATELIMIT_PRIV_UNITS - 1;
+    ratelimit_priv_page_begin(&p, buf, buf_bytes);
     if (ratelimit_limit_check(limit) != RATELIMIT_OK) {
-        ratelimit_priv_put(text, &len, "bad limit");
+        ratelimit_priv_say(&p, "bad limit");
     } else if (ratelimit_priv_kind(limit) == RATELIMIT_PRIV_UNLIMITED) {
-        ratelimit_priv_put(text, &len, "unlimited");
+        ratelimit_priv_say(&p, "unlimited");
     } else {
-        ratelimit_priv_put_number(text, &len, limit->tokens);
-        ratelimit_priv_put(text, &len, "/");
-        ratelimit_priv_put_period(text, &len, limit->per_ns);
-        if (limit->code >> 27 & 1 ||
-            ratelimit_priv_kind(limit) == RATELIMIT_PRIV_RAW + RATELIMIT_PRIV_WINDOW) {
-            ratelimit_priv_put(text, &len, " window");
+        for (i = 0; i < RATELIMIT_PRIV_UNITS; i++) /* the largest that leaves no rest */
+            if (limit->per_ns % ratelimit_priv_units[i].ns == 0 &&
+                ratelimit_priv_units[i].ns > ratelimit_priv_units[unit].ns)
+                unit = i;
+        ratelimit_priv_say_number(&p, limit->tokens);
+        ratelimit_priv_say(&p, "/");
+        if (limit->per_ns != ratelimit_priv_units[unit].ns)
+            ratelimit_priv_say_number(&p, limit->per_ns / ratelimit_priv_units[unit].ns);
+        ratelimit_priv_say(&p, ratelimit_priv_units[unit].name);
+        if (ratelimit_priv_kind(limit) == RATELIMIT_PRIV_WINDOW) {
+            ratelimit_priv_say(&p, " window");
         } else if (limit->burst != limit->tokens) {
-            ratelimit_priv_put(text, &len, " burst ");
-            ratelimit_priv_put_number(text, &len, limit->burst);
+            ratelimit_priv_say(&p, " burst ");
+            ratelimit_priv_say_number(&p, limit->burst);
         }
     }
-    return ratelimit_priv_deliver(text, len, buf, buf_bytes);
-}
-
-RATELIMIT_API uint64_t ratelimit_ticks_to_ns(uint64_t ticks, uint64_t hz)
-{
-    uint64_t seconds, rest, ns, i;
-    if (hz == 0 || ticks / hz > UINT64_MAX / RATELIMIT_SECOND)
-        return RATELIMIT_FOREVER;
-    seconds = ticks / hz * RATELIMIT_SECOND;
-    rest = ticks % hz;
-    if (rest <= UINT64_MAX / RATELIMIT_SECOND) {
-        ns = rest * RATELIMIT_SECOND / hz;
-    } else { /* hz above 18 GHz: digit by digit, each step a remainder below hz */
-        ns = 0;
-        for (i = 0; i < 9; i++) {
-            uint64_t j, digit = 0, sum = 0;
-            for (j = 0; j < 10; j++) {
-                if (sum >= hz - rest) {
-                    sum -= hz - rest;
-                    digit++;
-                } else {
-                    sum += rest;
-                }
-            }
-            rest = sum;
-            ns = ns * 10 + digit;
-        }
-    }
-    return seconds > UINT64_MAX - ns ? RATELIMIT_FOREVER : seconds + ns;
+    return ratelimit_priv_page_end(&p);
 }
 
 /* ---- >>implementation: arithmetic ---------------------------------------------------------------
 
-   A state is when the bucket will be full: 65 bits of ns and a fraction F of 24 bits, F = ceil(f x
-   2^24 / d) for the exact f/d. As d is at most 2^24, f = floor(F x d / 2^24) gives f back. So f/d
-   is exact, and F means the same whatever d is, which a limit made by the macro (not reduced) and
-   one made by a function need. Everything is reckoned as a span ahead of now; a fixed window adds
-   the time to its end.
+   The state of a bucket is the time at which it is full again (the theoretical arrival time of the
+   GCRA), and a word `rest`:
 
-   "seen" is the debt when the bucket was last seen, as 11 bits: below 32 itself, else 6 bits of
-   exponent and 5 of mantissa, rounded up. full - seen is when that was, to 1/32 of the debt,
-   however long ago. */
+       bits   0-23   F, the fraction of a ns: F = ceil(f x 2^24 / d) for the exact f/d. As d is at
+                     most 2^24, f = floor(F x d / 2^24) gives f back.
+             24-43   the interval it was charged at, m x 2^(4c - 20) ns: m ...
+             44-48   ... and c, 0 to 16; greater numbers are states of another kind (CLASS_)
+             49      1: charged under a fixed window
+             50-56   mark of the burst: (burst x 0x9E3779B97F4A7C15) >> 57
+             57      1: the debt was made longer than the window on purpose (reserve, charge)
+             58-63   seen: log2 of the ns until it was full, when the bucket was last seen
+
+   rest 0 is a full bucket, whatever full_ns is.
+
+   An example: 7 tokens a second, burst 14. The interval is 142857142 6/7 ns, so d is 7. One token
+   is taken at 1 s from a full bucket: full_ns is 1142857142, f is 6, F = ceil(6 x 2^24 / 7) =
+   14380471. 142857142 is 558035 x 2^8 and a bit: m is 558035 and c is 7. 14 x 0x9E3779B97F4A7C15
+   mod 2^64 is 0xa708a8221015cb26, its upper seven bits are 83. The debt is 2^27.09 ns: seen is 27.
+   A second later full_ns lies before now, and the bucket is full whatever else the word says.
+
+   Everything is computed as a span ahead of now. Times are compared modulo 2^64, so a counter may
+   pass its end; a debt is at most 2^62 ns, so what lies ahead and what lies behind cannot be
+   confused. A fixed window adds the time to its end. */
 
 typedef struct ratelimit_priv_span {
     uint64_t ns;
@@ -2103,35 +2121,56 @@ typedef struct ratelimit_priv_span {
 } ratelimit_priv_span;
 
 enum {
-    RATELIMIT_PRIV_FLIGHT = 126,
-    RATELIMIT_PRIV_HELD = 127
-}; /* exponents that no interval has */
+    RATELIMIT_PRIV_CLASS_BLOCK = 24, /* full_ns is its end, bits 0-43 how long to keep it */
+    RATELIMIT_PRIV_CLASS_PERMIT,     /* full_ns is its end, bits 0-23 a serial number */
+    RATELIMIT_PRIV_CLASS_LEASE,      /* entries of a tier */
+    RATELIMIT_PRIV_CLASS_REFUSAL,
+    RATELIMIT_PRIV_CLASS_HELD /* a shared bucket while it is changed */
+};
 
-#  define RATELIMIT_PRIV_LONG       UINT64_C(0x7FFFFFFFFFFFFFFF) /* no debt is longer */
-#  define RATELIMIT_PRIV_TOP        (UINT64_C(1) << 52)          /* in rest: bit 64 of full_ns */
-#  define RATELIMIT_PRIV_SEEN       (UINT64_C(0x7ff) << 53)      /* in rest */
-#  define RATELIMIT_PRIV_REMEMBERED 0xfffffffu /* the part of a limit's code that a bucket keeps */
-#  define RATELIMIT_PRIV_NOTE                                                                      \
-    (UINT64_C(1) << 30) /* a refusal notes that it saw the bucket once in so many ns */
+#  define RATELIMIT_PRIV_LONG        RATELIMIT_PRIV_MAX /* no debt is longer */
+#  define RATELIMIT_PRIV_PART_MASK   UINT64_C(0xffffff)
+#  define RATELIMIT_PRIV_CODE_SHIFT  24
+#  define RATELIMIT_PRIV_CLASS_SHIFT 44
+#  define RATELIMIT_PRIV_IS_WINDOW   (UINT64_C(1) << 49)
+#  define RATELIMIT_PRIV_ON_PURPOSE  (UINT64_C(1) << 57)
+#  define RATELIMIT_PRIV_SEEN_SHIFT  58
+/* What a limit and a bucket under it have in common: interval, window flag, mark of the burst. */
+#  define RATELIMIT_PRIV_CODE        (UINT64_C(0x1ffffffff) << 24)
+#  define RATELIMIT_PRIV_AFTER_UNIT  (UINT64_C(1) << 18) /* ns, of what a block keeps */
 
-static inline uint32_t ratelimit_priv_rest_code(uint64_t rest)
+static inline uint32_t ratelimit_priv_class(uint64_t rest)
 {
-    return (uint32_t)(rest >> 24) & RATELIMIT_PRIV_REMEMBERED;
+    return (uint32_t)(rest >> RATELIMIT_PRIV_CLASS_SHIFT) & 31;
 }
 
-static inline uint64_t ratelimit_priv_seen_code(uint64_t debt)
+static inline uint64_t ratelimit_priv_class_bits(uint32_t which)
 {
-    unsigned e;
-    e = ratelimit_priv_log2(debt | 32) - 5;
-    return ((uint64_t)e << 5) + ((debt + (UINT64_C(1) << e) - 1) >> e);
+    return (uint64_t)which << RATELIMIT_PRIV_CLASS_SHIFT;
 }
 
-static inline uint64_t ratelimit_priv_seen(uint64_t rest)
+static inline uint64_t ratelimit_priv_seen_bits(uint64_t debt)
 {
-    uint64_t code = rest >> 53, e = code >> 5;
-    if (e < 2)
-        return code;
-    return e > 58 ? RATELIMIT_PRIV_LONG : (32 + (code & 31)) << (e - 1);
+    return (uint64_t)ratelimit_priv_log2(debt | 1) << RATELIMIT_PRIV_SEEN_SHIFT;
+}
+
+/* More than the debt was when it was last seen. */
+static inline uint64_t ratelimit_priv_seen_most(uint64_t rest)
+{
+    return UINT64_C(2) << (rest >> RATELIMIT_PRIV_SEEN_SHIFT);
+}
+
+/* Does rest say that the bucket was last seen with this debt? */
+static inline bool ratelimit_priv_noted(uint64_t rest, uint64_t debt)
+{
+    return (debt | 1) >> (rest >> RATELIMIT_PRIV_SEEN_SHIFT) == 1;
+}
+
+/* ns from now to a time ahead; 0 if it lies behind. */
+static inline uint64_t ratelimit_priv_ahead(uint64_t time, uint64_t now)
+{
+    uint64_t ahead = time - now;
+    return ahead >> 63 ? 0 : ahead;
 }
 
 static inline bool ratelimit_priv_above(ratelimit_priv_span a, ratelimit_priv_span b)
@@ -2175,137 +2214,154 @@ static inline ratelimit_priv_span ratelimit_priv_span_of(uint64_t ns, uint32_t p
     return span;
 }
 
-static inline ratelimit_priv_span ratelimit_priv_window(const ratelimit_limit *l)
+static inline ratelimit_priv_span ratelimit_priv_interval(const ratelimit_limit *l)
 {
-    return ratelimit_priv_span_of(l->window_ns, l->window_part);
+    return ratelimit_priv_span_of(l->interval_ns, l->interval_part);
 }
 
 /* f/d as F, by a multiplication with the limit's inverse of d; the estimate is F or F - 1. */
 static inline uint64_t ratelimit_priv_pack(uint32_t part, const ratelimit_limit *l)
 {
-    uint64_t packed = (part * l->inverse) >> 39;
+    uint64_t packed;
+    if (l->parts == 1)
+        return 0;
+    packed = (part * l->inverse) >> 39;
     return packed + (packed * l->parts < (uint64_t)part << 24);
 }
 
 static inline uint32_t ratelimit_priv_unpack(uint64_t rest, const ratelimit_limit *l)
 {
-    return (uint32_t)(((rest & 0xffffff) * l->parts) >> 24);
+    return (uint32_t)(((rest & RATELIMIT_PRIV_PART_MASK) * l->parts) >> 24);
 }
 
-/* n tokens as a span, exactly; false if it is longer than RATELIMIT_PRIV_LONG. */
+/* n tokens as a span, exactly; false if it is longer than 2^62 ns. */
 static bool ratelimit_priv_cost(const ratelimit_limit *l, uint64_t n, ratelimit_priv_span *cost)
 {
-    uint64_t whole = n * l->interval_ns, extra = 0, d = l->parts, r = l->interval_part;
-    *cost = ratelimit_priv_span_of(whole, 0);
-    if (n == 1) {
-        cost->part = (uint32_t)r;
+    uint64_t d = l->parts, r = l->interval_part, extra;
+    *cost = ratelimit_priv_interval(l);
+    if (n == 1)
         return true;
-    }
     if (l->interval_ns && n > RATELIMIT_PRIV_LONG / l->interval_ns)
         return false;
-    if (r) {
-        extra = n / d * r + n % d * r / d; /* below n */
+    *cost = ratelimit_priv_span_of(n * l->interval_ns, 0);
+    if (d > 1) {
+        extra = n / d * r + n % d * r / d;
         cost->part = (uint32_t)(n % d * r % d);
-        if (extra > RATELIMIT_PRIV_LONG - whole)
-            return false;
-        cost->ns += extra;
+        cost->ns += extra; /* at most 2^62, and below 2^63 */
     }
-    return true;
+    return cost->ns <= RATELIMIT_PRIV_LONG;
 }
 
-/* How many whole tokens fit in span: floor((ns d + part) / (interval d)). ns d may need 86 bits, so
- * where it does the product is made bit by bit, taking out whole intervals (at most 2^62). */
+static inline ratelimit_priv_span ratelimit_priv_window(const ratelimit_limit *l)
+{
+    ratelimit_priv_span window = ratelimit_priv_span_of(l->window_ns, 0);
+    if (l->parts > 1)
+        (void)ratelimit_priv_cost(l, l->burst, &window);
+    return window;
+}
+
+/* floor(ns / interval) for an interval without a fraction, ns at most 2^63: the estimate by the
+ * limit's inverse is right or one too small. */
+static inline uint64_t ratelimit_priv_whole(const ratelimit_limit *l, uint64_t ns)
+{
+#  if RATELIMIT_PRIV_WIDE
+    uint64_t count = ratelimit_priv_high(ns, l->inverse);
+    return count + (ns - count * l->interval_ns >= l->interval_ns);
+#  else
+    return ns / l->interval_ns;
+#  endif
+}
+
+/* How many whole tokens fit in span: floor((ns d + part) / (interval d)). ns d may need 86 bits. If
+ * it does the product is made bit by bit, and whole intervals (at most 2^62) are taken out. */
 static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_span span)
 {
     uint64_t d = l->parts, interval = l->interval_ns * d + l->interval_part;
-    uint64_t count, low = 0, rest = 0, bit;
+    uint64_t count, low = 0, over = 0, bit;
     if (d == 1)
-        return span.ns / interval;
-    if (span.ns < UINT64_C(1) << 39)
+        return ratelimit_priv_whole(l, span.ns);
+    if (span.ns < l->inverse) /* below 2^63 / d */
         return (span.ns * d + span.part) / interval;
     count = span.ns / interval * d;
     for (bit = RATELIMIT_PRIV_PARTS; bit; bit >>= 1) {
         low <<= 1;
-        rest = 2 * rest + (d & bit ? span.ns % interval : 0);
-        while (rest >= interval) {
-            rest -= interval;
+        over = 2 * over + (d & bit ? span.ns % interval : 0);
+        while (over >= interval) {
+            over -= interval;
             low++;
         }
     }
-    return count + low + (rest + span.part) / interval;
+    return count + low + (over + span.part) / interval;
 }
 
-/* How far ahead of now the bucket is full. Bits that make no sense (a damaged table) give some
- * span, never more than RATELIMIT_PRIV_LONG. */
-static ratelimit_priv_span ratelimit_priv_ahead(const ratelimit_bucket *b, const ratelimit_limit *l,
-                                                uint64_t now)
+/* ns until a state may be forgotten, 0 if it may be now. */
+static inline uint64_t ratelimit_priv_left(const ratelimit_bucket *b, uint64_t now)
 {
-    ratelimit_priv_span ahead = {0, 0};
-    bool top = (b->rest & RATELIMIT_PRIV_TOP) != 0;
-    if (!top && b->full_ns < now)
-        return ahead;
-    ahead.ns = b->full_ns - now;
-    ahead.part = ratelimit_priv_unpack(b->rest, l);
-    if (ahead.ns > RATELIMIT_PRIV_LONG || (top && b->full_ns >= now))
-        ahead = ratelimit_priv_span_of(RATELIMIT_PRIV_LONG, 0);
-    return ahead;
-}
-
-static inline bool ratelimit_priv_in_flight(const ratelimit_bucket *b)
-{
-    return (b->rest >> 44 & 127) == RATELIMIT_PRIV_FLIGHT;
-}
-
-/* ns until a bucket of whatever limit is full, rounded up; 0 if it is. */
-static inline uint64_t ratelimit_priv_debt(const ratelimit_bucket *b, uint64_t now)
-{
-    bool top = (b->rest & RATELIMIT_PRIV_TOP) != 0;
-    if (!top && b->full_ns < now)
+    uint64_t until = b->full_ns, after = 0, left;
+    if (!b->rest)
         return 0;
-    return b->full_ns - now + ((b->rest & 0xffffff) != 0 && !ratelimit_priv_in_flight(b));
+    if (ratelimit_priv_class(b->rest) == RATELIMIT_PRIV_CLASS_BLOCK)
+        after = (b->rest & (ratelimit_priv_class_bits(1) - 1)) * RATELIMIT_PRIV_AFTER_UNIT;
+    left = until - now;
+    if (left >> 63) {
+        left += after;
+        return left >> 63 ? 0 : left;
+    }
+    left += after;
+    /* a fraction counts as a whole ns */
+    return left + (ratelimit_priv_class(b->rest) < RATELIMIT_PRIV_CLASS_BLOCK &&
+                   (b->rest & RATELIMIT_PRIV_PART_MASK) != 0);
 }
 
-/* A debt of ns and the fraction in rest, charged at another interval: the same tokens at l's. What
- * is remembered of the old interval is m x 2^e ns, m of 22 bits, its last bit half a unit, so that
- * up to a million tokens spent come out whole. */
-static ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest, uint64_t ns,
-                                                  const ratelimit_limit *l)
+#  if !defined(RATELIMIT_FIXED_LIMITS)
+/* A debt of ns and the fraction in rest, charged at another interval: the same number of tokens at
+ * l's interval, at most the window. The old interval is known as m x 2^(4c - 20) ns, cut off: so
+ * the number of tokens comes out right or too large, by at most one part in 2^16. A number that is
+ * so little above a whole one that this may be the reason is taken to be whole: up to 65,535 whole
+ * tokens stay exactly as they were. */
+static RATELIMIT_PRIV_NOINLINE ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest,
+                                                                          uint64_t ns,
+                                                                          const ratelimit_limit *l)
 {
-    unsigned code = ratelimit_priv_rest_code(rest);
-    int e = (int)(code >> 20 & 127) - 40 - 21, fine = -e, shift;
-    uint64_t m = (UINT64_C(1) << 21) + 2 * (code & 0xfffff) + 1, v = ns, whole, part, near;
+    const uint64_t one = UINT64_C(1) << 32, m = (rest >> 24 & 0xfffff) | !(rest >> 24 & 0xfffff);
+    const ratelimit_priv_span window = ratelimit_priv_window(l);
+    uint64_t v = ns, whole, part = 0, extra;
+    int shift = (int)ratelimit_priv_class(rest) * 4 - 20; /* the interval is m x 2^shift ns */
     ratelimit_priv_span debt;
     if (v < UINT64_C(1) << 40) { /* a short debt: with its fraction */
-        v = v << 24 | (rest & 0xffffff);
-        e += 24;
+        v = v << 24 | (rest & RATELIMIT_PRIV_PART_MASK);
+        shift += 24;
     }
     if (v == 0)
         return ratelimit_priv_span_of(0, 0);
-    shift = 63 - (int)ratelimit_priv_log2(v);
-    v = (v << shift) / m; /* below 2^43; the tokens spent are v x 2^-shift ... */
-    shift += e;
-    if (shift <= 0)
-        return ratelimit_priv_window(l);
-    whole = shift < 64 ? v >> shift : 0; /* ... that is whole + part x 2^-32 */
-    part = shift <= 32 ? v << (32 - shift) : shift < 96 ? v >> (shift - 32) : 0;
-    part &= UINT32_MAX;
-    near = whole < 0xffffc ? (whole + 2) << 11 : UINT64_C(1) << 31; /* m may be off by so much, */
-    if (fine > 13) /* and the fraction of a ns by so much */
-        near += UINT64_C(1) << (fine - 13 < 31 ? fine - 13 : 31);
-    near = near < UINT64_C(1) << 31 ? near : UINT64_C(1) << 31;
-    if (part >= (UINT64_C(1) << 32) - near) {
-        whole++;
-        part = 0;
-    } else if (part <= near && whole) {
-        part = 0;
+    extra = 63 - ratelimit_priv_log2(v);
+    v = (v << extra) / m; /* 44 to 48 bits: the tokens spent are v x 2^-shift ... */
+    shift += (int)extra;
+    if (shift >= 0) { /* ... that is whole + part x 2^-32 */
+        whole = shift < 64 ? v >> shift : 0;
+        part = shift <= 32 ? v << (32 - shift) : shift < 96 ? v >> (shift - 32) : 0;
+        part &= one - 1;
+    } else {
+        whole = shift >= -15 ? v << -shift : UINT64_MAX;
     }
+    if (whole && whole < 65536 && part <= (whole + 1) << 16)
+        part = 0;
     if (whole >= l->burst || !ratelimit_priv_cost(l, whole, &debt))
-        return ratelimit_priv_window(l);
-    if (part) /* rounded up: what is dropped is below 2 ns */
-        debt.ns +=
-            (l->interval_ns >> 32) * part + (((l->interval_ns & UINT32_MAX) * part) >> 32) + 2;
-    return ratelimit_priv_above(debt, ratelimit_priv_window(l)) ? ratelimit_priv_window(l) : debt;
+        return window;
+    if (whole == 0)
+        debt = ratelimit_priv_span_of(0, 0);
+    if (part && l->interval_ns < 256) { /* part of a token, rounded up to 1/parts ns */
+        extra = ((l->interval_ns * l->parts + l->interval_part) * part + one - 1) >> 32;
+        debt = ratelimit_priv_plus(
+            debt, ratelimit_priv_span_of(extra / l->parts, (uint32_t)(extra % l->parts)), l->parts);
+    } else if (part) { /* or, where a token takes longer, to 1 ns */
+        extra = (part * l->interval_part + l->parts - 1) / l->parts;
+        debt.ns += (l->interval_ns >> 32) * part +
+                   (((l->interval_ns & (one - 1)) * part + extra + one - 1) >> 32);
+    }
+    return ratelimit_priv_above(debt, window) ? window : debt;
 }
+#  endif
 
 static void ratelimit_priv_answer(ratelimit_result *out, ratelimit_status status)
 {
@@ -2314,457 +2370,486 @@ static void ratelimit_priv_answer(ratelimit_result *out, ratelimit_status status
     out->allowed = status == RATELIMIT_OK;
 }
 
-/* What is wrong with a request before any state is looked at. */
-static ratelimit_status ratelimit_priv_check(const ratelimit_request *q,
-                                             const ratelimit_limit *ready)
+static void ratelimit_priv_fail(ratelimit_result *res, size_t count, ratelimit_status status)
 {
-    if ((unsigned)q->op > RATELIMIT_RESET)
-        return RATELIMIT_BAD_ARGUMENT;
-    if (!ready)
-        return RATELIMIT_BAD_LIMIT;
-    if (q->n == 0 && q->op != RATELIMIT_PEEK && q->op != RATELIMIT_BLOCK &&
-        q->op != RATELIMIT_RESET)
-        return RATELIMIT_BAD_COUNT;
-    if (q->op == RATELIMIT_BLOCK && (q->max_wait_ns == 0 || q->max_wait_ns > RATELIMIT_PRIV_MAX))
-        return RATELIMIT_BAD_ARGUMENT;
-    if (ratelimit_priv_kind(ready) == RATELIMIT_PRIV_WINDOW &&
-        (q->op == RATELIMIT_RESERVE || q->op == RATELIMIT_REFUND))
-        return RATELIMIT_UNSUPPORTED;
-    if (ratelimit_priv_kind(ready) == RATELIMIT_PRIV_UNLIMITED && q->op == RATELIMIT_BLOCK)
-        return RATELIMIT_UNSUPPORTED;
-    return RATELIMIT_OK;
+    size_t i;
+    for (i = 0; res && i < count; i++)
+        ratelimit_priv_answer(&res[i], status);
 }
 
-static void ratelimit_priv_unlimited(const ratelimit_request *q, ratelimit_result *out)
+static inline bool ratelimit_priv_no_key(const ratelimit_request *q)
 {
-    ratelimit_priv_answer(out, RATELIMIT_OK);
-    out->limit = out->remaining = UINT64_MAX;
-    out->taken = q->op == RATELIMIT_PEEK || q->op == RATELIMIT_RESET ? 0 : q->n;
+    return !q->key || !q->key_len;
 }
 
-/* One decision being made: where the bucket stands, what is asked for, what comes of it. */
+/* What needs no bucket, mistakes and unlimited limits: true if *out is the answer. The key is not
+ * looked at. */
+static bool ratelimit_priv_settled(const ratelimit_request *q, ratelimit_result *out)
+{
+    const ratelimit_limit *l = q->limit;
+    bool counts = q->op != RATELIMIT_BLOCK && q->op != RATELIMIT_RESET, unlimited;
+    ratelimit_status status = RATELIMIT_OK;
+    if ((unsigned)q->op >= RATELIMIT_PRIV_OPS)
+        status = RATELIMIT_BAD_ARGUMENT;
+    else if (!l || l->kind < RATELIMIT_PRIV_BUCKET || l->kind > RATELIMIT_PRIV_UNLIMITED)
+        status = RATELIMIT_BAD_LIMIT;
+    else if (counts && (q->n > INT64_MAX || (q->n == 0 && q->op != RATELIMIT_PEEK)))
+        status = RATELIMIT_BAD_COUNT;
+    else if (q->op == RATELIMIT_BLOCK && q->max_wait_ns - 1 >= RATELIMIT_PRIV_MAX)
+        status = RATELIMIT_BAD_ARGUMENT;
+    else if (l->kind == RATELIMIT_PRIV_WINDOW &&
+             (q->op == RATELIMIT_RESERVE || q->op == RATELIMIT_REFUND || q->op == RATELIMIT_CANCEL))
+        status = RATELIMIT_UNSUPPORTED;
+    else if (l->kind == RATELIMIT_PRIV_UNLIMITED && q->op == RATELIMIT_BLOCK)
+        status = RATELIMIT_UNSUPPORTED;
+    unlimited = status == RATELIMIT_OK && l->kind == RATELIMIT_PRIV_UNLIMITED;
+    if (status == RATELIMIT_OK && !unlimited)
+        return false;
+    ratelimit_priv_answer(out, status);
+    if (unlimited) {
+        out->burst = out->remaining = UINT64_MAX;
+        out->taken = q->op <= RATELIMIT_CHARGE && q->op != RATELIMIT_PEEK ? q->n : 0;
+    }
+    return true;
+}
+
+/* A bucket being decided on: what it owes now, beyond the end of the window if there is one. */
 typedef struct ratelimit_priv_step {
     const ratelimit_limit *l;
-    ratelimit_priv_span debt, cost; /* cost is of n tokens */
-    uint64_t to_end;                /* fixed window: ns to its end, else 0 */
-    uint64_t n, taken, wait;
-    bool fits;  /* cost fits in a span */
-    bool over;  /* debt + cost is above the window */
-    bool dirty; /* debt must be stored though nothing is taken */
+    ratelimit_priv_span debt, window, cost;
+    uint64_t now, to_end; /* fixed window: ns to its end, else 0 */
+    uint64_t block;       /* ns until a block ends, else 0; debt is then what it owes at that end */
+    bool purpose;         /* the debt may be longer than the window */
+    bool dirty;           /* it is not what the bucket says: a changed limit, a clock set back */
 } ratelimit_priv_step;
 
-static void ratelimit_priv_weigh(ratelimit_priv_step *s)
+/* An ordinary debt, or one made on purpose, as it is now under l. */
+static void ratelimit_priv_look_debt(ratelimit_priv_step *s, const ratelimit_bucket *b,
+                                     uint64_t step_ns)
 {
-    ratelimit_priv_span sum = ratelimit_priv_plus(s->debt, s->cost, s->l->parts);
-    s->over = !s->fits || ratelimit_priv_above(sum, ratelimit_priv_window(s->l));
-}
-
-/* May cost be added at all? No debt is longer than RATELIMIT_PRIV_LONG. */
-static bool ratelimit_priv_bearable(const ratelimit_priv_step *s)
-{
-    ratelimit_priv_span sum = ratelimit_priv_plus(s->debt, s->cost, s->l->parts);
-    return s->fits && !ratelimit_priv_above(sum, ratelimit_priv_span_of(RATELIMIT_PRIV_LONG, 0));
-}
-
-/* The clock was set back by more than step_ns since the bucket was seen, and that is in the way:
- * the debt is what it was then, at most the window. */
-static void ratelimit_priv_forgive(ratelimit_priv_step *s, uint64_t ahead, uint64_t seen,
-                                   uint64_t step_ns)
-{
-    if (!s->over || ahead <= seen || ahead - seen <= step_ns)
+    const ratelimit_limit *l = s->l;
+    const bool fraction = (b->rest & RATELIMIT_PRIV_PART_MASK) != 0;
+    const uint64_t changed = (b->rest ^ l->state) & RATELIMIT_PRIV_CODE;
+    uint64_t ns = b->full_ns - s->now, most, ahead, late = step_ns;
+    bool some = !(ns >> 63);
+    s->purpose = (b->rest & RATELIMIT_PRIV_ON_PURPOSE) != 0;
+    if (s->to_end && (s->purpose || (b->rest & RATELIMIT_PRIV_IS_WINDOW))) {
+        some = some && ns >= s->to_end; /* what lies beyond the end of the window */
+        ns -= s->to_end;
+    }
+    if (!some)
         return;
-    if (ratelimit_priv_above(s->debt, ratelimit_priv_window(s->l)))
-        s->debt = ratelimit_priv_window(s->l);
-    if (!s->dirty && s->debt.ns >= seen) /* not if seen is a debt at another interval */
-        s->debt = ratelimit_priv_span_of(seen, 0);
-    s->dirty = true;
-    ratelimit_priv_weigh(s);
+    s->debt = ratelimit_priv_span_of(ns, ratelimit_priv_unpack(b->rest, l));
+#  if !defined(RATELIMIT_FIXED_LIMITS)
+    if (changed) {
+        s->dirty = true;
+        if (s->purpose) /* a time, which no limit changes */
+            s->debt = ratelimit_priv_span_of(ns + fraction, 0);
+        else if (changed & ((UINT64_C(1) << 50) - 1)) /* the interval */
+            s->debt = ratelimit_priv_rescale(b->rest, ns, l);
+        else if (ratelimit_priv_above(s->debt, s->window)) /* only the burst */
+            s->debt = s->window;
+    }
+#  else
+    (void)changed, (void)fraction;
+#  endif
+    /* A debt that the limit cannot have made at any time up to now + step is of a clock that was
+     * set back. In a fixed window that is a debt beyond the end of the window which now + step is
+     * in. A debt made on purpose is known by how long it was when it was seen. */
+    most = s->purpose ? ratelimit_priv_seen_most(b->rest) : s->window.ns;
+    ahead = s->debt.ns + (s->purpose ? s->to_end : 0);
+    if (s->to_end && !s->purpose && step_ns < RATELIMIT_PRIV_LONG)
+        late = (s->now % l->per_ns + step_ns) / l->per_ns * l->per_ns;
+    if (ahead > most && ahead - most > late) {
+        s->debt = !s->purpose        ? s->window
+                  : most > s->to_end ? ratelimit_priv_span_of(most - s->to_end, 0)
+                                     : ratelimit_priv_span_of(0, 0);
+        s->dirty = true;
+    }
+}
+
+/* A block: its time left, or, when its time is over, what is owed since its end. */
+static void ratelimit_priv_look_block(ratelimit_priv_step *s, const ratelimit_bucket *b,
+                                      uint64_t step_ns)
+{
+    uint64_t most = ratelimit_priv_seen_most(b->rest), since = s->now - b->full_ns;
+    s->debt = ratelimit_priv_minus(s->window, ratelimit_priv_interval(s->l), s->l->parts);
+    s->block = ratelimit_priv_ahead(b->full_ns, s->now);
+    if (s->block > most && s->block - most > step_ns) {
+        s->block = most; /* the clock was set back */
+        s->dirty = true;
+    }
+    if (s->block)
+        return;
+    s->dirty = true; /* from now on it is an ordinary debt */
+    if (!s->to_end)
+        s->debt = ratelimit_priv_minus(s->debt, ratelimit_priv_span_of(since, 0), s->l->parts);
+    else if (since > s->l->per_ns - s->to_end) /* its end was in an earlier window */
+        s->debt = ratelimit_priv_span_of(0, 0);
 }
 
 static void ratelimit_priv_look(ratelimit_priv_step *s, const ratelimit_bucket *b,
-                                const ratelimit_limit *l, uint64_t n, uint64_t now,
-                                uint64_t step_ns)
+                                const ratelimit_limit *l, uint64_t now, uint64_t step_ns)
 {
-    ratelimit_priv_span ahead = ratelimit_priv_ahead(b, l, now);
-    uint32_t code = ratelimit_priv_rest_code(b->rest);
-    uint64_t old = ahead.ns;
-    bool owes;
+    uint32_t which = ratelimit_priv_class(b->rest);
     memset(s, 0, sizeof *s);
     s->l = l;
-    s->n = n;
-    s->fits = ratelimit_priv_cost(l, n, &s->cost);
-    s->debt = ahead;
-    owes = ratelimit_priv_debt(b, now) != 0;
-    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
+    s->now = now;
+    s->window = ratelimit_priv_window(l);
+    if (l->kind == RATELIMIT_PRIV_WINDOW)
         s->to_end = l->per_ns - now % l->per_ns;
-        if (code >> 27) { /* it was a window before, too: of the same period, one must take it */
-            s->debt = ratelimit_priv_minus(ahead, ratelimit_priv_span_of(s->to_end, 0), l->parts);
-            owes = owes && ahead.ns >= s->to_end;
-            old -= s->to_end;
-        }
-    }
-    if (owes && b->rest && code != (l->code & RATELIMIT_PRIV_REMEMBERED)) {
-        s->debt = ratelimit_priv_rescale(b->rest, old, l);
-        s->dirty = true;
-    }
-    ratelimit_priv_weigh(s);
-    ratelimit_priv_forgive(s, ahead.ns, ratelimit_priv_seen(b->rest), step_ns);
+    if (which == RATELIMIT_PRIV_CLASS_BLOCK)
+        ratelimit_priv_look_block(s, b, step_ns);
+    else if (b->rest && which < RATELIMIT_PRIV_CLASS_BLOCK)
+        ratelimit_priv_look_debt(s, b, step_ns);
 }
 
-static void ratelimit_priv_save(const ratelimit_priv_step *s, ratelimit_bucket *b, uint64_t now)
-{
-    uint64_t ahead = s->debt.ns + s->to_end;
-    memset(b, 0, sizeof *b);
-    if (s->debt.ns == 0 && s->debt.part == 0)
-        return;
-    b->full_ns = now + ahead;
-    b->rest = ratelimit_priv_pack(s->debt.part, s->l) |
-              (uint64_t)(s->l->code & RATELIMIT_PRIV_REMEMBERED) << 24 |
-              ratelimit_priv_seen_code(ahead) << 53 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
-}
-
-/* Notes that a bucket was seen by a request that changed nothing, once in a while. */
-static void ratelimit_priv_note(const ratelimit_priv_step *s, ratelimit_bucket *b)
-{
-    uint64_t ahead = s->debt.ns + s->to_end, seen = ratelimit_priv_seen(b->rest);
-    if (s->debt.ns && seen > ahead && seen - ahead > RATELIMIT_PRIV_NOTE)
-        b->rest = (b->rest & ~RATELIMIT_PRIV_SEEN) | ratelimit_priv_seen_code(ahead) << 53;
-}
-
-/* ns until a debt is gone; a fixed window gives nothing back before its end. */
+/* ns from now until a debt is gone. A fixed window gives nothing back before its end. */
 static uint64_t ratelimit_priv_time(const ratelimit_priv_step *s, ratelimit_priv_span debt)
 {
-    uint64_t ns = debt.ns + (debt.part != 0);
-    return ns && s->to_end ? s->to_end + (ns - 1) / s->l->per_ns * s->l->per_ns : ns;
+    uint64_t ns = debt.ns + (debt.part != 0), per = s->l->per_ns;
+    if (!s->to_end)
+        return s->block + ns;
+    if (s->block) /* to the end of the window in which the block ends */
+        return s->block + (ns ? per - (s->now + s->block) % per : 0);
+    return ns ? s->to_end + (ns - 1) / per * per : 0;
 }
 
 /* ns until debt + cost is within the window. */
 static uint64_t ratelimit_priv_until(const ratelimit_priv_step *s, ratelimit_priv_span cost)
 {
     ratelimit_priv_span sum = ratelimit_priv_plus(s->debt, cost, s->l->parts);
-    return ratelimit_priv_time(s,
-                               ratelimit_priv_minus(sum, ratelimit_priv_window(s->l), s->l->parts));
+    return ratelimit_priv_time(s, ratelimit_priv_minus(sum, s->window, s->l->parts));
 }
 
-static uint64_t ratelimit_priv_remaining(const ratelimit_priv_step *s)
-{
-    return ratelimit_priv_count(
-        s->l, ratelimit_priv_minus(ratelimit_priv_window(s->l), s->debt, s->l->parts));
-}
-
-static ratelimit_priv_span ratelimit_priv_interval(const ratelimit_limit *l)
-{
-    return ratelimit_priv_span_of(l->interval_ns, l->interval_part);
-}
-
-/* The debt that makes a take of one pass ns from now and not before. */
-static ratelimit_priv_span ratelimit_priv_block(const ratelimit_priv_step *s, uint64_t ns)
+/* What the debt becomes, as the bucket stores it. */
+static void ratelimit_priv_save(const ratelimit_priv_step *s, ratelimit_bucket *b)
 {
     const ratelimit_limit *l = s->l;
-    ratelimit_priv_span debt = ratelimit_priv_window(l);
-    if (!s->to_end) {
-        debt = ratelimit_priv_minus(debt, ratelimit_priv_interval(l), l->parts);
-        debt.ns += ns;
-    } else if (ns > s->to_end) {
-        debt.ns += (ns - s->to_end - 1) / l->per_ns * l->per_ns + l->per_ns;
+    uint64_t after, seen;
+    if (s->block) {
+        after = (s->to_end ? l->per_ns : s->debt.ns) / RATELIMIT_PRIV_AFTER_UNIT + 1;
+        after = after >> RATELIMIT_PRIV_CLASS_SHIFT ? ratelimit_priv_class_bits(1) - 1 : after;
+        b->full_ns = s->now + s->block;
+        b->rest = after | ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_BLOCK);
+        seen = s->block;
+    } else if (s->debt.ns == 0 && s->debt.part == 0) {
+        b->full_ns = b->rest = 0;
+        return;
+    } else {
+        seen = s->debt.ns + s->to_end;
+        seen -= seen >> 63; /* a window of 146 years may reach too far */
+        b->full_ns = s->now + seen;
+        b->rest = ratelimit_priv_pack(s->debt.part, l) | l->state;
+        if (s->purpose && ratelimit_priv_above(s->debt, s->window))
+            b->rest |= RATELIMIT_PRIV_ON_PURPOSE;
     }
-    return debt;
+    b->rest |= ratelimit_priv_seen_bits(seen);
 }
 
-/* Take, peek and reserve: may n tokens be had, now or (reserve) within max_wait_ns? */
-static ratelimit_status ratelimit_priv_may(ratelimit_priv_step *s, const ratelimit_request *q)
+/* REFUND and CANCEL: gives back what `back` is, at most the debt. Returns how many whole tokens
+ * that is. */
+static uint64_t ratelimit_priv_give(ratelimit_priv_step *s, ratelimit_priv_span back, uint64_t n)
 {
-    if (s->n > s->l->burst)
-        return RATELIMIT_NEVER;
-    if (!s->over)
-        return RATELIMIT_OK;
-    if (q->op != RATELIMIT_RESERVE)
-        return RATELIMIT_DENIED;
-    s->wait = ratelimit_priv_until(s, s->cost);
-    return s->wait <= q->max_wait_ns && ratelimit_priv_bearable(s) ? RATELIMIT_OK
-                                                                   : RATELIMIT_TIMEOUT;
+    if (ratelimit_priv_above(back, s->debt)) {
+        back = s->debt;
+        n = ratelimit_priv_count(s->l, back);
+    }
+    s->debt = ratelimit_priv_minus(s->debt, back, s->l->parts);
+    s->dirty = true;
+    return n;
 }
 
-/* What the operation does to the debt. */
-static ratelimit_status ratelimit_priv_apply(ratelimit_priv_step *s, const ratelimit_request *q)
+/* CANCEL: a reservation of n tokens whose wait has left ns to go is taken back as a whole, if
+ * nobody reserved after it. When it was made the bucket was to be full at now + left + window; if
+ * it is to be full later than that, others count on it, and nothing is given back. (To give back a
+ * part would be right once, but a second part after it would let more act at once than the
+ * burst.) */
+static uint64_t ratelimit_priv_cancel(ratelimit_priv_step *s, uint64_t left, uint64_t n)
 {
+    ratelimit_priv_span then = s->window;
+    if (!left || left > RATELIMIT_PRIV_LONG)
+        return 0;
+    then.ns += left; /* which was rounded up to whole ns */
+    return ratelimit_priv_above(s->debt, then) ? 0 : ratelimit_priv_give(s, s->cost, n);
+}
+
+/* Any request on a state that is not settled. *b becomes the new state. True if allowed. */
+static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_request *q, uint64_t now,
+                                  uint64_t step_ns, ratelimit_result *out)
+{
+    const ratelimit_limit *l = q->limit;
+    uint64_t n = q->n ? q->n : 1, taken = 0, wait = 0;
     ratelimit_status status = RATELIMIT_OK;
-    ratelimit_priv_span to = {0, 0};
+    ratelimit_priv_step s;
+    bool asks = q->op <= RATELIMIT_RESERVE, fits, over;
+
+    /* What the bucket owes, and what the request costs. */
+    ratelimit_priv_look(&s, b, l, now, step_ns);
+    if (q->op == RATELIMIT_TAKE_UP_TO || q->op >= RATELIMIT_BLOCK)
+        n = 1;
+    fits = ratelimit_priv_cost(l, n, &s.cost) && s.debt.ns <= RATELIMIT_PRIV_LONG &&
+           s.cost.ns <= RATELIMIT_PRIV_LONG - s.debt.ns;
+    over = !fits || s.block ||
+           ratelimit_priv_above(ratelimit_priv_plus(s.debt, s.cost, l->parts), s.window);
+
+    /* Those who ask for tokens: may they have them? */
+    if (asks && n > l->burst)
+        status = RATELIMIT_NEVER;
+    else if (asks && over)
+        status = RATELIMIT_DENIED;
+    if (status == RATELIMIT_DENIED) {
+        wait = ratelimit_priv_until(&s, s.cost);
+        if (q->op == RATELIMIT_RESERVE && !s.block)
+            status = fits && wait <= q->max_wait_ns ? RATELIMIT_OK : RATELIMIT_TIMEOUT;
+    }
+
+    /* What each operation does to the debt. */
     switch (q->op) {
-    case RATELIMIT_TAKE_UP_TO: /* so far n is 1 */
-        if (s->over)
-            return RATELIMIT_DENIED;
-        s->taken = ratelimit_priv_remaining(s);
-        s->taken = s->taken < q->n ? s->taken : q->n;
-        s->fits = ratelimit_priv_cost(s->l, s->taken, &s->cost);
+    case RATELIMIT_TAKE_UP_TO:
+        if (status == RATELIMIT_OK) {
+            n = ratelimit_priv_count(l, ratelimit_priv_minus(s.window, s.debt, l->parts));
+            n = n < q->n ? n : q->n;
+            (void)ratelimit_priv_cost(l, n, &s.cost);
+        }
+        taken = status == RATELIMIT_OK ? n : 0;
         break;
     case RATELIMIT_CHARGE:
-        if (!ratelimit_priv_bearable(s))
-            return RATELIMIT_NEVER;
-        s->taken = s->n;
+        if (!fits && !s.block)
+            status = RATELIMIT_NEVER;
+        taken = fits && !s.block ? n : 0;
+        s.purpose = s.purpose || taken;
         break;
     case RATELIMIT_REFUND:
-        to = s->fits ? ratelimit_priv_minus(s->debt, s->cost, s->l->parts) : to;
+        fits = ratelimit_priv_cost(l, n, &s.cost);
+        if (!s.block)
+            n = ratelimit_priv_give(&s, fits ? s.cost : ratelimit_priv_span_of(UINT64_MAX, 0), n);
+        break;
+    case RATELIMIT_CANCEL:
+        if (!ratelimit_priv_cost(l, n, &s.cost))
+            s.cost = ratelimit_priv_span_of(UINT64_MAX, 0);
+        n = s.block ? 0 : ratelimit_priv_cancel(&s, q->max_wait_ns, n);
         break;
     case RATELIMIT_BLOCK:
-        to = ratelimit_priv_block(s, q->max_wait_ns);
-        to = ratelimit_priv_above(to, s->debt) ? to : s->debt;
+        if (!s.block) /* not shorter than the time until one token is there */
+            s.block = ratelimit_priv_until(&s, ratelimit_priv_interval(l));
+        s.block = s.block > q->max_wait_ns ? s.block : q->max_wait_ns;
+        s.debt = ratelimit_priv_minus(s.window, ratelimit_priv_interval(l), l->parts);
+        s.dirty = true;
         break;
     case RATELIMIT_RESET:
+        s.debt = ratelimit_priv_span_of(0, 0);
+        s.block = 0;
+        s.dirty = true;
+        break;
+    case RATELIMIT_RESERVE:
+        s.purpose = s.purpose || (status == RATELIMIT_OK && wait);
+        taken = status == RATELIMIT_OK ? n : 0;
         break;
     case RATELIMIT_TAKE:
     case RATELIMIT_PEEK:
-    case RATELIMIT_RESERVE:
     default:
-        status = ratelimit_priv_may(s, q);
-        s->taken = status == RATELIMIT_OK && q->op != RATELIMIT_PEEK ? s->n : 0;
+        taken = status == RATELIMIT_OK && q->op == RATELIMIT_TAKE ? n : 0;
     }
-    if (s->taken) {
-        s->debt = ratelimit_priv_plus(s->debt, s->cost, s->l->parts);
-    } else if (q->op >= RATELIMIT_REFUND) {
-        s->debt = to;
-        s->dirty = true;
-    }
-    return status;
-}
 
-static void ratelimit_priv_report(const ratelimit_priv_step *s, ratelimit_op op,
-                                  ratelimit_status status, ratelimit_result *out)
-{
+    /* The new state. Also a refusal notes when the bucket was seen. */
+    if (taken)
+        s.debt = ratelimit_priv_plus(s.debt, s.cost, l->parts);
+    if (taken || (s.dirty && q->op != RATELIMIT_PEEK))
+        ratelimit_priv_save(&s, b);
+    else if (b->rest && q->op != RATELIMIT_PEEK)
+        b->rest =
+            (b->rest << 6 >> 6) | ratelimit_priv_seen_bits(ratelimit_priv_ahead(b->full_ns, now));
+    if (!out)
+        return status == RATELIMIT_OK;
+
     ratelimit_priv_answer(out, status);
-    out->limit = s->l->burst;
-    out->remaining = ratelimit_priv_remaining(s);
-    out->taken = op == RATELIMIT_REFUND ? s->n : s->taken;
-    out->reset_after_ns = ratelimit_priv_time(s, s->debt);
+    out->burst = l->burst;
+    if (!s.block)
+        out->remaining = ratelimit_priv_count(l, ratelimit_priv_minus(s.window, s.debt, l->parts));
+    out->taken = q->op == RATELIMIT_REFUND || q->op == RATELIMIT_CANCEL ? (s.block ? 0 : n) : taken;
+    out->reset_after_ns = ratelimit_priv_time(&s, s.debt);
     if (status == RATELIMIT_NEVER)
         out->retry_after_ns = RATELIMIT_FOREVER;
     else if (status != RATELIMIT_OK)
-        out->retry_after_ns = ratelimit_priv_until(s, s->cost);
-    if (op == RATELIMIT_CHARGE || op == RATELIMIT_BLOCK)
-        out->wait_ns = ratelimit_priv_until(s, ratelimit_priv_interval(s->l));
-    else if (status == RATELIMIT_OK)
-        out->wait_ns = s->wait;
-}
-
-/* The tokens that are weighed before the operation does its work. */
-static uint64_t ratelimit_priv_tokens(const ratelimit_request *q)
-{
-    bool one = q->n == 0 || q->op == RATELIMIT_TAKE_UP_TO || q->op >= RATELIMIT_BLOCK;
-    return one ? 1 : q->n;
-}
-
-/* Any request on a bucket, its limit being good and not unlimited. */
-static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_limit *l,
-                                  const ratelimit_request *q, uint64_t now, uint64_t step_ns,
-                                  ratelimit_result *out)
-{
-    ratelimit_priv_step s;
-    ratelimit_status status;
-    ratelimit_priv_look(&s, b, l, ratelimit_priv_tokens(q), now, step_ns);
-    status = ratelimit_priv_apply(&s, q);
-    if (q->op != RATELIMIT_PEEK) {
-        if (s.taken || s.dirty)
-            ratelimit_priv_save(&s, b, now);
-        else
-            ratelimit_priv_note(&s, b);
-    }
-    if (out)
-        ratelimit_priv_report(&s, q->op, status, out);
+        out->retry_after_ns = wait;
+    else if (q->op == RATELIMIT_RESERVE)
+        out->wait_ns = wait;
+    if (q->op == RATELIMIT_CHARGE || q->op == RATELIMIT_BLOCK)
+        out->wait_ns = ratelimit_priv_until(&s, ratelimit_priv_interval(l));
     return status == RATELIMIT_OK;
-}
-
-/* The quick way: a take of one token at the interval the bucket was last charged at, without a
- * division. It answers as the general way does, or leaves the answer to it. Half of it would be
- * code twice where size matters. */
-#  if defined(__OPTIMIZE_SIZE__)
-#    define RATELIMIT_PRIV_QUICK 0
-#  else
-#    define RATELIMIT_PRIV_QUICK 1
-#  endif
-
-typedef enum ratelimit_priv_answered {
-    RATELIMIT_PRIV_UNSURE,
-    RATELIMIT_PRIV_TAKEN,
-    RATELIMIT_PRIV_REFUSED /* and nothing is to be stored */
-} ratelimit_priv_answered;
-
-/* A refusal is quick if the bucket was seen lately: neither need that be noted, nor was the clock
- * set back. */
-static inline ratelimit_priv_answered ratelimit_priv_quick_refusal(uint64_t debt, uint64_t rest,
-                                                                   uint64_t step_ns)
-{
-    uint64_t seen = ratelimit_priv_seen(rest);
-    bool lately = seen <= debt ? debt - seen <= step_ns
-                               : seen - debt <= RATELIMIT_PRIV_NOTE ||
-                                     ratelimit_priv_seen_code(debt) == rest >> 53;
-    return lately ? RATELIMIT_PRIV_REFUSED : RATELIMIT_PRIV_UNSURE;
-}
-
-/* whole: the interval is known to be a whole number of ns, and refusals are left to others. */
-static RATELIMIT_PRIV_INLINE ratelimit_priv_answered ratelimit_priv_quick(ratelimit_bucket *b,
-                                                                          const ratelimit_limit *l,
-                                                                          bool whole, uint64_t now,
-                                                                          uint64_t step_ns)
-{
-    const uint64_t mask = (uint64_t)RATELIMIT_PRIV_REMEMBERED << 24 | RATELIMIT_PRIV_TOP;
-    uint64_t at = b->full_ns, rest = b->rest, code = (uint64_t)l->code << 24 & mask, ahead;
-    uint32_t part = 0, carry;
-    if (ratelimit_priv_kind(l) != RATELIMIT_PRIV_BUCKET || ((rest & mask) != code && rest))
-        return RATELIMIT_PRIV_UNSURE;
-    if (at < now)
-        at = now;
-    else if (!whole && l->interval_part)
-        part = ratelimit_priv_unpack(rest, l);
-    at += l->interval_ns;
-    if (!whole && l->interval_part) {
-        part += l->interval_part;
-        carry = part >= l->parts; /* not a branch: which way it goes can't be predicted */
-        part -= l->parts & (0 - carry);
-        at += carry;
-        code |= ratelimit_priv_pack(part, l);
-    }
-    ahead = at - now;
-    if (at < now)
-        return RATELIMIT_PRIV_UNSURE;
-    if (ahead > l->window_ns || (ahead == l->window_ns && part > l->window_part))
-        return whole ? RATELIMIT_PRIV_UNSURE
-                     : ratelimit_priv_quick_refusal(b->full_ns - now, rest, step_ns);
-    b->full_ns = at;
-    b->rest = code | ratelimit_priv_seen_code(ahead) << 53;
-    return RATELIMIT_PRIV_TAKEN;
-}
-
-/* The end of a take that was answered the quick way, *b being the bucket after it. */
-static RATELIMIT_PRIV_APART bool ratelimit_priv_quick_report(const ratelimit_bucket *b,
-                                                             const ratelimit_limit *l, uint64_t now,
-                                                             ratelimit_priv_answered answered,
-                                                             ratelimit_result *out)
-{
-    ratelimit_priv_step s;
-    memset(&s, 0, sizeof s);
-    s.l = l;
-    s.cost = ratelimit_priv_interval(l);
-    s.debt = ratelimit_priv_ahead(b, l, now);
-    s.taken = answered == RATELIMIT_PRIV_TAKEN;
-    ratelimit_priv_report(&s, RATELIMIT_TAKE, s.taken ? RATELIMIT_OK : RATELIMIT_DENIED, out);
-    return s.taken != 0;
 }
 
 /* ---- >>implementation: bucket ---------------------------------------------------------------- */
 
-static inline ratelimit_request ratelimit_priv_take_request(const void *key, size_t key_len,
-                                                            const ratelimit_limit *limit,
-                                                            uint64_t n)
+static ratelimit_request ratelimit_priv_request(const void *key, size_t key_len,
+                                                const ratelimit_limit *limit, uint64_t n)
 {
-    ratelimit_request q;
+    ratelimit_request q = RATELIMIT_REQUEST(NULL, 0, NULL, 0);
     q.key = key;
     q.key_len = key_len;
     q.limit = limit;
     q.n = n;
-    q.op = RATELIMIT_TAKE;
-    q.max_wait_ns = 0;
     return q;
 }
 
-/* What needs no bucket: true if *out and the answer are settled, false if l is to be decided on a
- * bucket. */
-static bool ratelimit_priv_settled(const ratelimit_request *q, const ratelimit_limit *ready,
-                                   ratelimit_result *out)
+/* The quick way, for a take of n tokens from a bucket that was charged under the same limit, whose
+ * interval is a whole number of ns. All questions are in three tests: n - 1 < quick says that n is
+ * 1 to burst, that the limit is good, a token bucket, and without a fraction; `rest` and `state`
+ * are equal but for the bits of seen if nothing about the bucket is special; and debt <= window,
+ * with the cost in it, is the decision. If any of them is false, the general way decides. It comes
+ * to the same answer and the same state. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_quick(const ratelimit_limit *l, uint64_t n,
+                                                       uint64_t rest)
 {
-    ratelimit_status status = ratelimit_priv_check(q, ready);
-    if (status != RATELIMIT_OK)
-        ratelimit_priv_answer(out, status);
-    else if (ratelimit_priv_kind(ready) == RATELIMIT_PRIV_UNLIMITED)
-        ratelimit_priv_unlimited(q, out);
-    else
-        return false;
-    return true;
+    return RATELIMIT_PRIV_LIKELY(n - 1 < l->quick) &&
+           RATELIMIT_PRIV_LIKELY(!((rest ^ l->state) << 6));
+}
+
+/* The result of a quick take that leaves this debt. A refused one lacks ns of time. */
+static RATELIMIT_PRIV_INLINE void ratelimit_priv_quick_result(const ratelimit_limit *l,
+                                                              uint64_t taken, uint64_t debt,
+                                                              uint64_t lacks, ratelimit_result *out)
+{
+    out->allowed = taken != 0;
+    out->status = taken ? RATELIMIT_OK : RATELIMIT_DENIED;
+    out->burst = l->burst;
+    out->remaining = ratelimit_priv_whole(l, l->window_ns - debt);
+    out->taken = taken;
+    out->retry_after_ns = lacks;
+    out->reset_after_ns = debt;
+    out->wait_ns = 0;
+    out->source = RATELIMIT_FROM_STORE;
 }
 
 RATELIMIT_API bool ratelimit_bucket_decide(ratelimit_bucket *b, const ratelimit_request *req,
                                            uint64_t now_ns, ratelimit_result *out_or_null)
 {
-    ratelimit_limit made;
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    const ratelimit_limit *l;
     if (!b || !req) {
         ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
         return false;
     }
-    l = ratelimit_priv_ready(req->limit, &made);
-    if (ratelimit_priv_settled(req, l, out))
+    if (ratelimit_priv_settled(req, out))
         return out->allowed;
-    return ratelimit_priv_decide(b, l, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
+    return ratelimit_priv_decide(b, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
 }
 
-/* Apart, so that the shortest way needs no stack. */
-static RATELIMIT_PRIV_APART bool ratelimit_priv_bucket_take(ratelimit_bucket *b,
-                                                            const ratelimit_limit *limit,
-                                                            uint64_t n, uint64_t now_ns,
-                                                            ratelimit_result *out_or_null)
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_bucket_slow(ratelimit_bucket *b,
+                                                               const ratelimit_limit *limit,
+                                                               uint64_t n, uint64_t now_ns,
+                                                               ratelimit_result *out_or_null)
 {
-    ratelimit_request q = ratelimit_priv_take_request(NULL, 0, limit, n);
-    ratelimit_priv_answered answered = RATELIMIT_PRIV_UNSURE;
-    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1)
-        answered = ratelimit_priv_quick(b, limit, false, now_ns, RATELIMIT_STEP_NS);
-    if (answered == RATELIMIT_PRIV_UNSURE)
-        return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
+    ratelimit_request q = ratelimit_priv_request(NULL, 0, limit, n);
+    return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
+}
+
+/* full_ns changes at each take, rest seldom: it is stored only if it changes. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_bucket_quick(ratelimit_bucket *b,
+                                                              const ratelimit_limit *l, uint64_t n,
+                                                              uint64_t now, ratelimit_result *out)
+{
+    uint64_t full, rest, cost, debt;
+    if (!b || !l)
+        return ratelimit_priv_bucket_slow(b, l, n, now, out);
+    rest = b->rest;
+    if (!ratelimit_priv_quick(l, n, rest))
+        return ratelimit_priv_bucket_slow(b, l, n, now, out);
+    full = b->full_ns;
+    full = (full - now) >> 63 ? now : full;
+    cost = n * l->interval_ns;
+    debt = full + cost - now;
+    if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
+        b->full_ns = full + cost;
+        if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
+            b->rest = l->state | ratelimit_priv_seen_bits(debt);
+        if (out)
+            ratelimit_priv_quick_result(l, n, debt, 0, out);
+        return true;
+    }
+    debt -= cost;
+    if (!RATELIMIT_PRIV_LIKELY(debt <= l->window_ns))
+        return ratelimit_priv_bucket_slow(b, l, n, now, out);
+    if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
+        b->rest = l->state | ratelimit_priv_seen_bits(debt);
+    if (out)
+        ratelimit_priv_quick_result(l, 0, debt, debt + cost - l->window_ns, out);
+    return false;
+}
+
+/* With a result: apart, so that a yes or no needs few registers. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_bucket_result(ratelimit_bucket *b,
+                                                                 const ratelimit_limit *limit,
+                                                                 uint64_t n, uint64_t now_ns,
+                                                                 ratelimit_result *out)
+{
+    return ratelimit_priv_bucket_quick(b, limit, n, now_ns, out);
+}
+
+#  if defined(RATELIMIT_STATIC)
+inline
+#  endif
+    RATELIMIT_API bool
+    ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit, uint64_t n,
+                          uint64_t now_ns, ratelimit_result *out_or_null)
+{
     if (out_or_null)
-        return ratelimit_priv_quick_report(b, limit, now_ns, answered, out_or_null);
-    return answered == RATELIMIT_PRIV_TAKEN;
+        return ratelimit_priv_bucket_result(b, limit, n, now_ns, out_or_null);
+    return ratelimit_priv_bucket_quick(b, limit, n, now_ns, NULL);
 }
 
-RATELIMIT_API bool ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit,
-                                         uint64_t n, uint64_t now_ns, ratelimit_result *out_or_null)
-{
-    ratelimit_priv_answered answered = RATELIMIT_PRIV_UNSURE;
-    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1 && !limit->interval_part && !out_or_null)
-        answered = ratelimit_priv_quick(b, limit, true, now_ns, RATELIMIT_STEP_NS);
-    if (answered == RATELIMIT_PRIV_UNSURE)
-        return ratelimit_priv_bucket_take(b, limit, n, now_ns, out_or_null);
-    return answered == RATELIMIT_PRIV_TAKEN;
-}
+/* ---- a bucket shared by threads
 
-/* The lock of a shared bucket is its word `rest`, replaced by a mark while held. Only a bucket
- * changed since it was read makes the compare-and-swap fail, or full_ns differ afterwards; then all
- * is decided anew. A mark that stands still is of a dead holder, and what it replaced is lost: a
- * fraction of a ns, and the interval, taken to be the caller's. */
-#  if RATELIMIT_PRIV_ATOMIC64
-static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
-{
-#    if defined(__GNUC__)
-    return __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-#    else
-    return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)p, (__int64)value,
-                                                   (__int64)old) == old;
-#    endif
-}
+   A quick take is one compare-and-swap on full_ns. Then it reads rest once more: if rest is still
+   the same but for seen, the take is done. If not, somebody changed the bucket's kind meanwhile,
+   and the take starts over; what it charged stays charged, so too much may be taken from a bucket
+   for once, never too little.
 
+   All other changes hold the bucket while they are made: rest becomes a mark, a state of class
+   HELD. The mark is made by a swap from the rest that was read, full_ns is swapped from the value
+   that was read, and then rest gets its new value. If the swap of full_ns fails (a quick take came
+   between), rest is put back and all is decided again. Whoever finds a mark waits. A mark that is
+   the same for RATELIMIT_TAKEOVER_MS is replaced by the waiter: it keeps interval and mark of the
+   burst of the old state, so what may be lost is a fraction of a ns and what the holder was about
+   to store. A holder that was only slow then finds its mark gone, and starts over. Marks of two
+   changes differ in their serial bits (a hash of the old state), or the slow holder could take
+   another's mark for its own. */
+#  if defined(RATELIMIT_PRIV_SHARED)
+#    if RATELIMIT_PRIV_ATOMIC64
 static inline bool ratelimit_priv_held(uint64_t rest)
 {
-    return (rest >> 44 & 127) == RATELIMIT_PRIV_HELD;
+    return ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_HELD;
 }
 
-/* A mark that differs from others of its kind by the state it replaces. It keeps what is needed if
- * its holder dies, and of old and new that which makes sense with either full_ns: the old where it
- * goes on, the new where it goes back. */
-static inline uint64_t ratelimit_priv_mark(const ratelimit_bucket *old, const ratelimit_bucket *now)
+static bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_bucket *old,
+                                        const ratelimit_bucket *now)
 {
-    uint64_t mix = (old->full_ns ^ old->rest) * UINT64_C(0x9E3779B97F4A7C15);
-    uint64_t rest = !old->rest || (now->rest && now->full_ns - old->full_ns > RATELIMIT_PRIV_LONG)
-                        ? now->rest
-                        : old->rest;
-    return (rest & (RATELIMIT_PRIV_SEEN | RATELIMIT_PRIV_TOP)) | ratelimit_priv_rest_code(rest) |
-           (uint64_t)RATELIMIT_PRIV_HELD << 44 | (mix >> 48) << 28;
+    /* The mark: bits 0-23 a hash of the old state. Of the two states it keeps the interval that is
+     * right or too strict with either full_ns: the new one if full_ns goes back. The interval's
+     * class moves to bits 58-62, where seen was. */
+    uint64_t mark = ((old->full_ns ^ old->rest) * UINT64_C(0x9E3779B97F4A7C15)) >> 40;
+    const bool back = (now->full_ns - old->full_ns) >> 63 != 0;
+    const ratelimit_bucket *keep = !old->rest || (back && now->rest) ? now : old;
+    mark |= keep->rest & (RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) &
+            ~ratelimit_priv_class_bits(31);
+    mark |= ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_HELD);
+    mark |= (uint64_t)ratelimit_priv_class(keep->rest) << RATELIMIT_PRIV_SEEN_SHIFT;
+    if (!ratelimit_priv_swap64(&b->rest, old->rest, mark))
+        return false;
+    if (!ratelimit_priv_swap64(&b->full_ns, old->full_ns, now->full_ns)) {
+        (void)ratelimit_priv_swap64(&b->rest, mark, old->rest);
+        return false;
+    }
+    return ratelimit_priv_swap64(&b->rest, mark, now->rest);
 }
 
-/* A consistent copy of *b, unheld. A dead holder's mark is replaced. */
+/* A consistent copy of *b, not held. */
 static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
 {
+    ratelimit_bucket copy;
     uint64_t seen = 0;
     uint32_t turns = 0;
     for (;;) {
-        ratelimit_bucket copy;
         copy.rest = ratelimit_priv_load64(&b->rest);
         copy.full_ns = ratelimit_priv_load64(&b->full_ns);
         if (!ratelimit_priv_held(copy.rest)) {
@@ -2777,100 +2862,163 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
             turns = 0;
         }
         if (ratelimit_priv_wait_turn(&turns)) {
-            uint64_t whole = (copy.rest & (RATELIMIT_PRIV_SEEN | RATELIMIT_PRIV_TOP)) |
-                             (copy.rest & RATELIMIT_PRIV_REMEMBERED) << 24 | 0xffffff;
-            (void)ratelimit_priv_swap64(&b->rest, copy.rest, whole);
+            uint64_t rest = copy.rest & (RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) &
+                            ~ratelimit_priv_class_bits(31);
+            rest |=
+                ratelimit_priv_class_bits((uint32_t)(copy.rest >> RATELIMIT_PRIV_SEEN_SHIFT) & 31);
+            rest |= UINT64_C(61) << RATELIMIT_PRIV_SEEN_SHIFT | RATELIMIT_PRIV_PART_MASK;
+            (void)ratelimit_priv_swap64(&b->rest, copy.rest, rest);
         }
     }
 }
-
-static inline bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_bucket *old,
-                                               const ratelimit_bucket *now)
-{
-    if (!ratelimit_priv_swap64(&b->rest, old->rest, ratelimit_priv_mark(old, now)))
-        return false;
-    if (ratelimit_priv_load64(&b->full_ns) != old->full_ns) {
-        ratelimit_priv_store64(&b->rest, old->rest);
-        return false;
-    }
-    ratelimit_priv_store64(&b->full_ns, now->full_ns);
-    ratelimit_priv_store64(&b->rest, now->rest);
-    return true;
-}
+#    endif
 
 RATELIMIT_API bool ratelimit_bucket_decide_shared(ratelimit_bucket *b, const ratelimit_request *req,
                                                   uint64_t now_ns, ratelimit_result *out_or_null)
 {
-    ratelimit_limit made;
+#    if RATELIMIT_PRIV_ATOMIC64
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    const ratelimit_limit *l = req ? ratelimit_priv_ready(req->limit, &made) : NULL;
     if (!b || !req) {
         ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
         return false;
     }
-    if (ratelimit_priv_settled(req, l, out))
+    if (ratelimit_priv_settled(req, out))
         return out->allowed;
     for (;;) {
-        ratelimit_bucket old = ratelimit_priv_shared_read(b), copy = old;
-        bool allowed = ratelimit_priv_decide(&copy, l, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
-        if ((copy.full_ns == old.full_ns && copy.rest == old.rest) ||
-            ratelimit_priv_shared_write(b, &old, &copy))
+        ratelimit_bucket old = ratelimit_priv_shared_read(b), now = old;
+        bool allowed = ratelimit_priv_decide(&now, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
+        if (old.full_ns == now.full_ns && old.rest << 6 == now.rest << 6) {
+            if (old.rest != now.rest) /* only noted as seen */
+                (void)ratelimit_priv_swap64(&b->rest, old.rest, now.rest);
+            return allowed;
+        }
+        if (ratelimit_priv_shared_write(b, &old, &now))
             return allowed;
     }
+#    else
+    bool allowed;
+    RATELIMIT_PRIV_ENTER();
+    allowed = ratelimit_bucket_decide(b, req, now_ns, out_or_null);
+    RATELIMIT_PRIV_LEAVE();
+    return allowed;
+#    endif
 }
 
-RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratelimit_limit *limit,
-                                                uint64_t n, uint64_t now_ns,
-                                                ratelimit_result *out_or_null)
+#    if RATELIMIT_PRIV_ATOMIC64
+/* After the swap of a quick take: is rest still what it was, but for seen? A mark is waited for:
+ * its holder cannot succeed any more with the full_ns it read, and puts rest back. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_shared_same(ratelimit_bucket *b, uint64_t rest,
+                                                               uint64_t debt)
 {
-    ratelimit_request q;
-    if (RATELIMIT_PRIV_QUICK && b && limit && n == 1) {
-        ratelimit_bucket old, copy;
-        ratelimit_priv_answered answered;
-        old.rest = ratelimit_priv_load64(&b->rest);
-        old.full_ns = ratelimit_priv_load64(&b->full_ns);
-        copy = old;
-        answered = ratelimit_priv_quick(&copy, limit, false, now_ns, RATELIMIT_STEP_NS);
-        if (answered == RATELIMIT_PRIV_REFUSED ? ratelimit_priv_load64(&b->rest) == old.rest
-            : answered == RATELIMIT_PRIV_TAKEN ? ratelimit_priv_shared_write(b, &old, &copy)
-                                               : false) {
-            if (out_or_null)
-                return ratelimit_priv_quick_report(&copy, limit, now_ns, answered, out_or_null);
-            return answered == RATELIMIT_PRIV_TAKEN;
-        }
-    }
-    q = ratelimit_priv_take_request(NULL, 0, limit, n);
+    uint64_t now = ratelimit_priv_load64(&b->rest);
+    if ((now ^ rest) << 6)
+        now = ratelimit_priv_shared_read(b).rest;
+    if ((now ^ rest) << 6)
+        return false;
+    if (!ratelimit_priv_noted(now, debt))
+        (void)ratelimit_priv_swap64(&b->rest, now,
+                                    (now << 6 >> 6) | ratelimit_priv_seen_bits(debt));
+    return true;
+}
+#    endif
+
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_shared_slow(ratelimit_bucket *b,
+                                                               const ratelimit_limit *limit,
+                                                               uint64_t n, uint64_t now_ns,
+                                                               ratelimit_result *out_or_null)
+{
+    ratelimit_request q = ratelimit_priv_request(NULL, 0, limit, n);
     return ratelimit_bucket_decide_shared(b, &q, now_ns, out_or_null);
 }
-#  else
-RATELIMIT_API bool ratelimit_bucket_decide_shared(ratelimit_bucket *b, const ratelimit_request *req,
-                                                  uint64_t now_ns, ratelimit_result *out_or_null)
+
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_shared_quick(ratelimit_bucket *b,
+                                                              const ratelimit_limit *l, uint64_t n,
+                                                              uint64_t now, ratelimit_result *out)
 {
-    return ratelimit_bucket_decide(b, req, now_ns, out_or_null);
+#    if RATELIMIT_PRIV_ATOMIC64
+    uint64_t rest, old, full, debt, cost;
+    if (!b || !l)
+        return ratelimit_priv_shared_slow(b, l, n, now, out);
+    rest = ratelimit_priv_load64(&b->rest);
+    if (!ratelimit_priv_quick(l, n, rest))
+        return ratelimit_priv_shared_slow(b, l, n, now, out);
+    old = ratelimit_priv_load64(&b->full_ns);
+    full = (old - now) >> 63 ? now : old;
+    cost = n * l->interval_ns;
+    debt = full + cost - now;
+    if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
+        if (RATELIMIT_PRIV_LIKELY(ratelimit_priv_swap64(&b->full_ns, old, full + cost)) &&
+            (RATELIMIT_PRIV_LIKELY(ratelimit_priv_load64(&b->rest) == rest &&
+                                   ratelimit_priv_noted(rest, debt)) ||
+             ratelimit_priv_shared_same(b, rest, debt))) {
+            if (out)
+                ratelimit_priv_quick_result(l, n, debt, 0, out);
+            return true;
+        }
+    } else if (debt - cost <= l->window_ns && ratelimit_priv_noted(rest, debt - cost) &&
+               ratelimit_priv_load64(&b->rest) == rest) {
+        if (out)
+            ratelimit_priv_quick_result(l, 0, debt - cost, debt - l->window_ns, out);
+        return false;
+    }
+#    endif
+    return ratelimit_priv_shared_slow(b, l, n, now, out);
+}
+
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_shared_result(ratelimit_bucket *b,
+                                                                 const ratelimit_limit *limit,
+                                                                 uint64_t n, uint64_t now_ns,
+                                                                 ratelimit_result *out)
+{
+    return ratelimit_priv_shared_quick(b, limit, n, now_ns, out);
 }
 
 RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratelimit_limit *limit,
                                                 uint64_t n, uint64_t now_ns,
                                                 ratelimit_result *out_or_null)
 {
-    return ratelimit_bucket_take(b, limit, n, now_ns, out_or_null);
+    if (out_or_null)
+        return ratelimit_priv_shared_result(b, limit, n, now_ns, out_or_null);
+    return ratelimit_priv_shared_quick(b, limit, n, now_ns, NULL);
 }
 #  endif
 
 /* ---- >>implementation: table --------------------------------------------------------------------
 
-   Head, then lines. A line is a lock, three tags and three buckets: 64 bytes, one cache line. Up to
-   eight neighbouring lines make a block, and a key lives in a block: 24 places. A keyed hash of 64
-   bits gives the block (upper half) and the tag (lower half, 0 means empty), and the tag gives the
-   home line, where the key goes if there is room. At half full 93 of 100 keys are at home, and 1 of
-   10,000 finds no place (Poisson; tests/test_table.c counts both).
+   Head, then lines. A line is a lock, three tags and three buckets: 64 bytes, one cache line. Eight
+   neighbouring lines make a block, and a key lives in one block: 24 places. A key and a scope make
+   a place, 64 bits: the upper half gives the home line, where the key goes if there is room, and
+   with it the block; the lower half is the tag (0 means an empty place). At half full 93 of 100
+   keys are at home, and 1 of 10,000 finds no place (Poisson; tests/test_table.c counts both). A
+   place whose bucket is full again is as good as empty: that is what lets the table forget without
+   harm.
 
-   A decision reads a line, computes, and commits with the line's lock if nothing changed meanwhile.
-   Only what must look at a whole block (a new key, all-or-none) locks all its lines, in address
-   order.
+   The protocol. Everybody changes full_ns by a compare-and-swap from the value that the decision
+   was based on, with or without a lock. So no charge is ever overwritten.
 
-   A place whose bucket is full again is as good as empty: that is what lets the table forget
-   without harm. */
+   1. A quick take reads lock, tag, rest and full_ns; computes; swaps full_ns; reads the lock again.
+      If the lock is unchanged, the take is done. If not, it reads tag and rest again: if either is
+      another now, the take starts over, and what it charged stays charged. It is not given back,
+      for the place may have changed hands once more, and a third key would be handed a token.
+   2. Every other change is made by one commit, which holds the lock of the line. The lock is taken
+      by the swap that proves that no other commit came since the line was read. The commit swaps
+      full_ns from what was read, then rest, then the tag. If a swap fails (a quick take came
+      between, or the lock was taken over), everything is decided again. Where full_ns goes back (a
+      bucket is freed, a limit became faster) rest comes first: then no quick take can charge a
+      bucket that is about to be forgotten, and a holder that dies in between leaves more debt, not
+      less.
+   3. A new key also holds the lock of its home line, taken in the same way. All who bring this key
+      have the same home line, so the key is not brought in twice. The newcomer claims its place by
+      the swap that turns the old full_ns into its own debt; rest and tag follow. Until the tag is
+      there, the old key may be charged on the newcomer's debt: rule 1 starts it over.
+   4. A holder that died leaves at most its own decision half stored: an old key with a newcomer's
+      debt, a limit half changed. Whoever wants the line frees the lock after RATELIMIT_TAKEOVER_MS.
+      If the holder was only slow, it finds that its swaps fail. It can still do one kind of harm:
+      two threads, the slow one and another, may each find a place for one key: then that key can
+      use one burst more. tests/test_threads.c and tests/test_processes.c try that with SIGSTOP.
+   5. Where the chip has no 64-bit compare-and-swap there are no quick takes, and a bucket is only
+      written under the lock of its line. A holder that was stopped between two stores for longer
+      than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile. */
 
 typedef struct ratelimit_priv_line {
     uint32_t lock;
@@ -2879,16 +3027,15 @@ typedef struct ratelimit_priv_line {
 } ratelimit_priv_line;
 
 struct ratelimit_table {
-    uint32_t magic, version, blocks;
-    uint16_t lines, when_full; /* lines per block */
-    uint64_t seed[2];
+    uint32_t magic, version;
+    uint32_t lines; /* whole blocks of eight */
+    uint16_t when_full, hash;
+    uint64_t seed[2], fast[4];
+    /* second cache line */
     uint64_t step_ns;
     uint64_t check; /* hash of all above */
-    uint64_t unused[2];
-    /* second cache line: what changes */
     uint64_t evicted, refused;
-    uint64_t clock, clock_self, clock_stamp; /* see ratelimit_table_store */
-    uint64_t unused2[3];
+    uint64_t unused[4];
 };
 
 typedef char
@@ -2899,15 +3046,27 @@ typedef char
                                     : -1];
 
 #  define RATELIMIT_PRIV_MAGIC         UINT32_C(0x31424C52) /* "RLB1" on little-endian */
-#  define RATELIMIT_PRIV_TABLE_VERSION 1u
+#  define RATELIMIT_PRIV_TABLE_VERSION 2u
+#  define RATELIMIT_PRIV_PERMIT_KIND   UINT32_C(0x9E3779B9)
+#  define RATELIMIT_PRIV_QUICK         (RATELIMIT_PRIV_ATOMIC64 || !RATELIMIT_PRIV_ATOMIC)
 
-/* SipHash-1-3 (Aumasson, Bernstein): no known way to make keys collide without the seed. */
 static inline uint64_t ratelimit_priv_rotate(uint64_t x, unsigned bits)
 {
     return x << bits | x >> (64 - bits);
 }
 
-static inline void ratelimit_priv_round(uint64_t v[4])
+static inline uint32_t ratelimit_priv_le32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline uint64_t ratelimit_priv_le64(const unsigned char *p)
+{
+    return ratelimit_priv_le32(p) | (uint64_t)ratelimit_priv_le32(p + 4) << 32;
+}
+
+/* SipHash-1-3 (Aumasson, Bernstein): no known way to make keys collide without the seed. */
+static RATELIMIT_PRIV_INLINE void ratelimit_priv_sip_round(uint64_t v[4])
 {
     v[0] += v[1];
     v[1] = ratelimit_priv_rotate(v[1], 13) ^ v[0];
@@ -2921,29 +3080,36 @@ static inline void ratelimit_priv_round(uint64_t v[4])
     v[2] = ratelimit_priv_rotate(v[2], 32);
 }
 
-static inline uint32_t ratelimit_priv_le32(const unsigned char *p)
+static RATELIMIT_PRIV_INLINE void ratelimit_priv_sip_start(uint64_t v[4], const uint64_t *seed)
 {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static inline uint64_t ratelimit_priv_le64(const unsigned char *p)
-{
-    return ratelimit_priv_le32(p) | (uint64_t)ratelimit_priv_le32(p + 4) << 32;
-}
-
-static inline uint64_t ratelimit_priv_hash(const void *key, size_t key_len, const uint64_t *seed)
-{
-    const unsigned char *p = (const unsigned char *)key;
-    size_t left = key_len;
-    uint64_t word, v[4];
     v[0] = seed[0] ^ UINT64_C(0x736f6d6570736575);
     v[1] = seed[1] ^ UINT64_C(0x646f72616e646f6d);
     v[2] = seed[0] ^ UINT64_C(0x6c7967656e657261);
     v[3] = seed[1] ^ UINT64_C(0x7465646279746573);
+}
+
+/* The last word, and the end. */
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_sip_end(uint64_t v[4], uint64_t word)
+{
+    v[3] ^= word;
+    ratelimit_priv_sip_round(v);
+    v[0] ^= word;
+    v[2] ^= 0xff;
+    ratelimit_priv_sip_round(v);
+    ratelimit_priv_sip_round(v);
+    ratelimit_priv_sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+static uint64_t ratelimit_priv_sip(const unsigned char *p, size_t key_len, const uint64_t *seed)
+{
+    size_t left = key_len;
+    uint64_t word, v[4];
+    ratelimit_priv_sip_start(v, seed);
     for (; left >= 8; left -= 8, p += 8) {
         word = ratelimit_priv_le64(p);
         v[3] ^= word;
-        ratelimit_priv_round(v);
+        ratelimit_priv_sip_round(v);
         v[0] ^= word;
     }
     word = (uint64_t)(key_len & 255) << 56;
@@ -2956,379 +3122,966 @@ static inline uint64_t ratelimit_priv_hash(const void *key, size_t key_len, cons
         while (left--)
             word |= (uint64_t)p[left] << (8 * left);
     }
-    v[3] ^= word;
-    ratelimit_priv_round(v);
-    v[0] ^= word;
-    v[2] ^= 0xff;
-    ratelimit_priv_round(v);
-    ratelimit_priv_round(v);
-    ratelimit_priv_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
+    return ratelimit_priv_sip_end(v, word);
 }
 
-/* Where a key may be. */
-typedef struct ratelimit_priv_place {
-    ratelimit_priv_line *block;
-    uint32_t tag, home; /* home is a line of the block */
-} ratelimit_priv_place;
+/* The same for 8 to 15 bytes, most keys. */
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_sip_short(const unsigned char *p,
+                                                               size_t key_len, const uint64_t *seed)
+{
+    uint64_t word = ratelimit_priv_le64(p), v[4];
+    ratelimit_priv_sip_start(v, seed);
+    v[3] ^= word;
+    ratelimit_priv_sip_round(v);
+    v[0] ^= word;
+    word = ratelimit_priv_le64(p + key_len - 8) >> 1 >> (8 * (15 - key_len) + 7);
+    return ratelimit_priv_sip_end(v, word | (uint64_t)key_len << 56);
+}
+
+static inline uint64_t ratelimit_priv_fold(uint64_t a, uint64_t b)
+{
+#  if RATELIMIT_PRIV_WIDE /* one multiplication */
+    ratelimit_priv_wide product = (ratelimit_priv_wide)a * b;
+    return (uint64_t)(product >> 64) ^ (uint64_t)product;
+#  else
+    return ratelimit_priv_high(a, b) ^ a * b;
+#  endif
+}
+
+/* The end of the fast hash: the last two words, and the length, where no byte of a key can undo
+   it. */
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_fast_end(uint64_t a, uint64_t b,
+                                                              uint64_t key_len,
+                                                              const uint64_t *secret)
+{
+    return ratelimit_priv_fold(ratelimit_priv_fold(a ^ secret[0], b ^ secret[1]) ^ secret[2],
+                               secret[3] ^ key_len);
+}
+
+/* The fast hash: the key's words, each with a secret number, multiplied two by two to 128 bits,
+ * whose halves are combined. All constants are secret: with known ones there are keys that collide
+ * under every seed. */
+static uint64_t ratelimit_priv_fast(const unsigned char *p, size_t key_len, const uint64_t *secret)
+{
+    uint64_t a, b, h = 0;
+    const uint64_t whole_len = key_len;
+    for (; key_len > 16; key_len -= 16, p += 16)
+        h = ratelimit_priv_fold(ratelimit_priv_le64(p) ^ secret[0],
+                                ratelimit_priv_le64(p + 8) ^ secret[1] ^ h);
+    if (key_len >= 8) {
+        a = ratelimit_priv_le64(p);
+        b = ratelimit_priv_le64(p + key_len - 8);
+    } else if (key_len >= 4) {
+        a = ratelimit_priv_le32(p);
+        b = ratelimit_priv_le32(p + key_len - 4);
+    } else {
+        a = (uint64_t)p[0] | (uint64_t)p[key_len >> 1] << 8 | (uint64_t)p[key_len - 1] << 16;
+        b = 0;
+    }
+    return ratelimit_priv_fast_end(a, b ^ h, whole_len, secret);
+}
+
+static RATELIMIT_PRIV_NOINLINE uint64_t ratelimit_priv_hash_any(const ratelimit_table *t,
+                                                                const unsigned char *p,
+                                                                size_t key_len)
+{
+    return t->hash == RATELIMIT_HASH_FAST ? ratelimit_priv_fast(p, key_len, t->fast)
+                                          : ratelimit_priv_sip(p, key_len, t->seed);
+}
+
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_is_fast(const ratelimit_table *t, size_t key_len)
+{
+    return t->hash == RATELIMIT_HASH_FAST && key_len - 8 < 8;
+}
+
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_fast_short(const ratelimit_table *t,
+                                                                const void *key, size_t key_len)
+{
+    const unsigned char *p = (const unsigned char *)key;
+    return ratelimit_priv_fast_end(ratelimit_priv_le64(p), ratelimit_priv_le64(p + key_len - 8),
+                                   key_len, t->fast);
+}
+
+/* Keys of 8 to 15 bytes without a call. */
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_hash(const ratelimit_table *t, const void *key,
+                                                          size_t key_len)
+{
+    const unsigned char *p = (const unsigned char *)key;
+#  if !defined(__OPTIMIZE_SIZE__)
+    if (ratelimit_priv_is_fast(t, key_len))
+        return ratelimit_priv_fast_short(t, key, key_len);
+    if (key_len - 8 < 8)
+        return ratelimit_priv_sip_short(p, key_len, t->seed);
+#  endif
+    return ratelimit_priv_hash_any(t, p, key_len);
+}
+
+/* Where a hash under a scope has its home line (upper half) and which tag it has (lower half).
+ * Other kinds of entry are kept apart in the same way, each by a constant. */
+static inline uint64_t ratelimit_priv_place(uint64_t hash, uint32_t scope)
+{
+    return hash ^ scope * UINT64_C(0x9E3779B97F4A7C15);
+}
 
 static inline ratelimit_priv_line *ratelimit_priv_lines(const ratelimit_table *t)
 {
     return (ratelimit_priv_line *)((uintptr_t)t + RATELIMIT_PRIV_HEAD_BYTES);
 }
 
-/* kind: 0 for buckets, another number for what must not meet them under the same key. */
-static inline ratelimit_priv_place ratelimit_priv_locate(const ratelimit_table *t, const void *key,
-                                                         size_t key_len, uint32_t kind)
+static inline ratelimit_priv_line *ratelimit_priv_home(const ratelimit_table *t, uint64_t place)
 {
-    uint64_t hash = ratelimit_priv_hash(key, key_len, t->seed);
-    ratelimit_priv_place at;
-    at.block = ratelimit_priv_lines(t) + (size_t)((hash >> 32) * t->blocks >> 32) * t->lines;
-    at.tag = (uint32_t)hash ^ kind;
-    at.tag += at.tag == 0;
-    at.home = (uint32_t)((uint64_t)at.tag * t->lines >> 32);
-    return at;
+    return ratelimit_priv_lines(t) + (size_t)((place >> 32) * t->lines >> 32);
 }
 
-static inline uint32_t ratelimit_priv_next(const ratelimit_table *t, uint32_t line)
+static inline uint32_t ratelimit_priv_tag(uint64_t place)
 {
-    return line + 1 == t->lines ? 0 : line + 1;
+    uint32_t tag = (uint32_t)place;
+    return tag + (tag == 0);
 }
 
-/* The slot of tag in a line, or 3. Without branches: which slot it is can't be predicted. */
-static inline uint32_t ratelimit_priv_slot(const ratelimit_priv_line *line, uint32_t tag)
+/* Which slots of a line have this tag: bits 1 to 3. Which it is cannot be predicted, so there are
+ * no branches. */
+static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_search(const ratelimit_priv_line *line,
+                                                            uint32_t tag)
 {
-    uint32_t a = ratelimit_priv_load32(&line->tag[0]) == tag;
-    uint32_t b = ratelimit_priv_load32(&line->tag[1]) == tag;
-    uint32_t c = ratelimit_priv_load32(&line->tag[2]) == tag;
-    return 0x1213u >> (2 * (a | b << 1 | c << 2)) &
-           3; /* 3 for none; a damaged line may have it twice */
+#  if RATELIMIT_PRIV_SSE2
+    const __m128i words = _mm_load_si128((const __m128i *)(const void *)line);
+    const __m128i same = _mm_cmpeq_epi32(words, _mm_set1_epi32((int)tag));
+    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(same)) & 14;
+#  else
+    return (uint32_t)(ratelimit_priv_load32(&line->tag[0]) == tag) << 1 |
+           (uint32_t)(ratelimit_priv_load32(&line->tag[1]) == tag) << 2 |
+           (uint32_t)(ratelimit_priv_load32(&line->tag[2]) == tag) << 3;
+#  endif
+}
+
+/* The number of the lowest bit set; bits is not 0. */
+static inline uint32_t ratelimit_priv_lowest(uint32_t bits)
+{
+#  if defined(__GNUC__)
+    return (uint32_t)__builtin_ctz(bits);
+#  else
+    return bits & 1 ? 0 : 1 + (bits & 2 ? 0 : 1 + (bits & 4 ? 0 : 1 + (bits & 8 ? 0 : 1)));
+#  endif
 }
 
 static inline ratelimit_bucket ratelimit_priv_fetch(const ratelimit_bucket *from)
 {
     ratelimit_bucket b;
-    b.full_ns = ratelimit_priv_load64(&from->full_ns);
     b.rest = ratelimit_priv_load64(&from->rest);
+    b.full_ns = ratelimit_priv_load64(&from->full_ns);
     return b;
 }
 
-static inline void ratelimit_priv_put_bucket(ratelimit_bucket *to, const ratelimit_bucket *b)
+/* Where an entry is, or where it would go, as it was read. */
+typedef struct ratelimit_priv_seat {
+    ratelimit_priv_line *line, *home;
+    uint32_t word, home_word; /* of their locks */
+    uint32_t slot, tag, old_tag;
+    bool there;             /* the entry is there, and this is its place */
+    bool full;              /* it is not, and there is no room for it */
+    ratelimit_bucket was;   /* what a decision begins with: its state, or a newcomer's */
+    ratelimit_bucket in_it; /* what the place holds */
+    uint64_t least;         /* not there: ns until the first place is free */
+} ratelimit_priv_seat;
+
+/* ns since the bucket was seen, at least. */
+static inline uint64_t ratelimit_priv_idle(const ratelimit_bucket *b, uint64_t left)
 {
-    if (!b->rest || b->full_ns - to->full_ns <= RATELIMIT_PRIV_LONG) {
-        ratelimit_priv_store64(&to->full_ns, b->full_ns);
-        ratelimit_priv_store64(&to->rest, b->rest);
-    } else {
-        ratelimit_priv_store64(&to->rest, b->rest);
-        ratelimit_priv_store64(&to->full_ns, b->full_ns);
+    uint64_t seen = UINT64_C(1) << (b->rest >> RATELIMIT_PRIV_SEEN_SHIFT);
+    return seen > left ? seen - left : 0;
+}
+
+/* The place that a new key gets: the first free one from its home line on; if there is none, the
+ * policy's choice. seats are those of a batch, whose places are taken. */
+static void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
+                                  const ratelimit_priv_seat *seats, size_t count)
+{
+    ratelimit_priv_line *block =
+        seat->home - ((seat->home - ratelimit_priv_lines(t)) & (RATELIMIT_PRIV_BLOCK - 1));
+    size_t at = (size_t)(seat->home - block), i, k;
+    uint64_t best_left = 0, best_idle = 0;
+    seat->full = true;
+    seat->least = UINT64_MAX;
+    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++, at = (at + 1) & (RATELIMIT_PRIV_BLOCK - 1)) {
+        ratelimit_priv_line *line = &block[at];
+        uint32_t slot, word = i ? ratelimit_priv_load32(&line->lock) : seat->home_word;
+        for (slot = 0; slot < 3; slot++) {
+            uint32_t tag = ratelimit_priv_load32(&line->tag[slot]);
+            ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[slot]);
+            uint64_t left = tag ? ratelimit_priv_left(&b, now) : 0, idle = 0;
+            seat->least = left < seat->least ? left : seat->least;
+            if (left) {
+                if (t->when_full == RATELIMIT_REFUSE ||
+                    ratelimit_priv_class(b.rest) == RATELIMIT_PRIV_CLASS_PERMIT)
+                    continue;
+                if (t->when_full != RATELIMIT_EVICT_LAST_SEEN && !seat->full && left > best_left)
+                    continue;
+                idle = ratelimit_priv_idle(&b, left);
+                if (!seat->full &&
+                    (t->when_full == RATELIMIT_EVICT_LAST_SEEN
+                         ? idle < best_idle || (idle == best_idle && left >= best_left)
+                         : left == best_left && idle <= best_idle))
+                    continue;
+            }
+            for (k = 0; k < count && !(seats[k].line == line && seats[k].slot == slot); k++)
+                ;
+            if (k < count)
+                continue;
+            seat->full = false;
+            seat->line = line;
+            seat->word = word;
+            seat->slot = slot;
+            seat->old_tag = tag;
+            seat->in_it = b;
+            best_left = left;
+            best_idle = idle;
+            if (!left)
+                return;
+        }
     }
 }
 
-static inline bool ratelimit_priv_same(const ratelimit_bucket *a, const ratelimit_bucket *b)
-{
-    return a->full_ns == b->full_ns && a->rest == b->rest;
-}
-
-/* Waits, holding nothing, until lock number which of these lines moves. If it does not its holder
- * is dead, and so is that of every other held lock that stood still as long: all of them are
- * freed. */
-static void ratelimit_priv_wait_lines(ratelimit_priv_line *line, uint32_t count, uint32_t which)
+/* Waits until none of the two locks of a seat is held. */
+static inline bool ratelimit_priv_odd(uint32_t *lock, uint32_t word)
 {
 #  if RATELIMIT_PRIV_ATOMIC
-    uint32_t i, word[RATELIMIT_PRIV_BLOCK], turns = 1000;
-    for (i = 0; i < count; i++)
-        word[i] = ratelimit_priv_load32(&line[i].lock);
-    if (!(word[which] & 1))
-        return;
-    while (!ratelimit_priv_wait_turn(&turns))
-        if (ratelimit_priv_load32(&line[which].lock) != word[which])
-            return;
-    for (i = 0; i < count; i++)
-        if (word[i] & 1)
-            (void)ratelimit_priv_swap32(&line[i].lock, word[i], word[i] + 1);
+    if (!(word & 1))
+        return false;
+    ratelimit_priv_wait_lock(lock, word);
+    return true;
 #  else
-    (void)line, (void)count, (void)which;
+    (void)lock, (void)word;
+    return false;
 #  endif
 }
 
-static void ratelimit_priv_unlock_lines(ratelimit_priv_line *line, uint32_t count,
-                                        const uint32_t *word)
+/* Looks for an entry; if it is not there and is to be made, finds a place for it. */
+static void ratelimit_priv_probe(const ratelimit_table *t, uint64_t place, uint64_t now, bool make,
+                                 const ratelimit_priv_seat *seats, size_t count,
+                                 ratelimit_priv_seat *seat)
 {
-    (void)line, (void)word;
-    while (count--) {
-#  if RATELIMIT_PRIV_ATOMIC
-        ratelimit_priv_unlock(&line[count].lock, word[count]);
-#  elif defined(RATELIMIT_LOCK)
-        RATELIMIT_UNLOCK(&line[count].lock);
-#  endif
+    ratelimit_priv_line *home = ratelimit_priv_home(t, place), *line;
+    size_t at = (size_t)(home - ratelimit_priv_lines(t)), i;
+    const ratelimit_bucket none = {0, 0};
+    seat->home = home;
+    seat->tag = ratelimit_priv_tag(place);
+again:
+    seat->home_word = ratelimit_priv_load32(&home->lock);
+    if (ratelimit_priv_odd(&home->lock, seat->home_word))
+        goto again;
+    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++) {
+        line = home - (at & (RATELIMIT_PRIV_BLOCK - 1)) + ((at + i) & (RATELIMIT_PRIV_BLOCK - 1));
+        seat->word = i ? ratelimit_priv_load32(&line->lock) : seat->home_word;
+        seat->slot = ratelimit_priv_lowest(ratelimit_priv_search(line, seat->tag) | 16) - 1;
+        if (seat->slot == 3)
+            continue;
+        if (ratelimit_priv_odd(&line->lock, seat->word))
+            goto again;
+        seat->line = line;
+        seat->was = seat->in_it = ratelimit_priv_fetch(&line->bucket[seat->slot]);
+        seat->there = true;
+        seat->full = false;
+        seat->old_tag = seat->tag;
+        if (ratelimit_priv_load32(&line->lock) != seat->word)
+            goto again;
+        return;
     }
-}
-
-/* Locks all of them and returns count; or none, if one is held for longer than a spin, and returns
- * which. Nobody may sleep while holding a lock: another waiter would take it for the lock of a dead
- * one. So whoever calls this then gives back what it has and waits for that line. */
-static uint32_t ratelimit_priv_lock_lines(ratelimit_priv_line *line, uint32_t count, uint32_t *word)
-{
-    uint32_t i;
-    (void)line, (void)word;
-    for (i = 0; i < count; i++) {
-#  if RATELIMIT_PRIV_ATOMIC
-        if (!ratelimit_priv_try_lock(&line[i].lock, &word[i])) {
-            ratelimit_priv_unlock_lines(line, i, word);
-            return i;
-        }
-#  elif defined(RATELIMIT_LOCK)
-        RATELIMIT_LOCK(&line[i].lock);
-#  endif
+    seat->there = false;
+    seat->full = false;
+    seat->was = none;
+    if (make) {
+        ratelimit_priv_choose(t, now, seat, seats, count);
+        if (!seat->full && ratelimit_priv_odd(&seat->line->lock, seat->word))
+            goto again;
     }
-    return count;
+    if (ratelimit_priv_load32(&home->lock) != seat->home_word)
+        goto again;
 }
 
-static void ratelimit_priv_lock_block(ratelimit_priv_line *line, uint32_t count, uint32_t *word)
+/* Swaps rest, whatever is noted as seen meanwhile. */
+static bool ratelimit_priv_swap_rest(uint64_t *p, uint64_t old, uint64_t rest)
 {
-    uint32_t which;
-    while ((which = ratelimit_priv_lock_lines(line, count, word)) < count)
-        ratelimit_priv_wait_lines(line, count, which);
-}
-
-static void ratelimit_priv_unlock_block(const ratelimit_table *t, ratelimit_priv_line *block,
-                                        const uint32_t *word)
-{
-    ratelimit_priv_unlock_lines(block, t->lines, word);
-}
-
-/* A slot in a locked block, and what it held before it was written, for taking it back. */
-typedef struct ratelimit_priv_slot_ref {
-    ratelimit_priv_line *line;
-    uint32_t slot, old_tag;
-    ratelimit_bucket old;
-    bool evicted;
-} ratelimit_priv_slot_ref;
-
-static bool ratelimit_priv_find(const ratelimit_table *t, const ratelimit_priv_place *at,
-                                ratelimit_priv_slot_ref *ref)
-{
-    uint32_t i, line = at->home;
-    for (i = 0; i < t->lines; i++, line = ratelimit_priv_next(t, line)) {
-        ref->slot = ratelimit_priv_slot(&at->block[line], at->tag);
-        if (ref->slot < 3) {
-            ref->line = &at->block[line];
-            ref->old_tag = at->tag;
-            ref->old = ref->line->bucket[ref->slot];
+    for (;;) {
+        uint64_t now = ratelimit_priv_load64(p);
+        if ((now ^ old) << 6)
+            return false;
+        if (ratelimit_priv_swap64(p, now, rest))
             return true;
-        }
     }
+}
+
+/* Does rest have to be stored before full_ns? */
+static bool ratelimit_priv_rest_first(const ratelimit_priv_seat *seat,
+                                      const ratelimit_bucket *after)
+{
+    return !after->rest || (seat->there && (after->full_ns - seat->in_it.full_ns) >> 63 &&
+                            ((after->rest ^ seat->in_it.rest) << 6));
+}
+
+/* Stores under the lock, see rule 2: what other swaps compete for. False: nothing is stored. */
+static bool ratelimit_priv_store_full(const ratelimit_priv_seat *seat,
+                                      const ratelimit_bucket *after)
+{
+    ratelimit_bucket *b = &seat->line->bucket[seat->slot];
+    const bool first = ratelimit_priv_rest_first(seat, after);
+    if (first && !ratelimit_priv_swap_rest(&b->rest, seat->in_it.rest, after->rest))
+        return false;
+    if (ratelimit_priv_swap64(&b->full_ns, seat->in_it.full_ns, after->full_ns))
+        return true;
+    if (first && ratelimit_priv_load32(&seat->line->lock) == seat->word + 1)
+        (void)ratelimit_priv_swap_rest(&b->rest, after->rest, seat->in_it.rest);
     return false;
 }
 
-/* Is a a better victim than b by the table's policy? Both are in debt. */
-static bool ratelimit_priv_better(const ratelimit_table *t, const ratelimit_bucket *a,
-                                  const ratelimit_bucket *b, uint64_t now)
+/* Then the rest, and a newcomer's tag. */
+static bool ratelimit_priv_store_rest(const ratelimit_priv_seat *seat,
+                                      const ratelimit_bucket *after)
 {
-    uint64_t debt_a = ratelimit_priv_debt(a, now), debt_b = ratelimit_priv_debt(b, now);
-    uint64_t seen_a = ratelimit_priv_seen(a->rest), seen_b = ratelimit_priv_seen(b->rest);
-    /* ns since it was seen; debts that grew since then are of a clock that was set back */
-    uint64_t idle_a = seen_a > debt_a ? seen_a - debt_a : 0,
-             idle_b = seen_b > debt_b ? seen_b - debt_b : 0;
-    if (t->when_full == RATELIMIT_EVICT_LAST_SEEN)
-        return idle_a > idle_b;
-    return debt_a < debt_b || (debt_a == debt_b && idle_a > idle_b);
-}
-
-/* The slot a new key gets: the first free one from home on; if there is none, the policy's choice
- * among those in debt. False if all are in flight. *debt is 0 for a free one, else the least debt
- * of all, which is when a place will be free. */
-static bool ratelimit_priv_choose(const ratelimit_table *t, const ratelimit_priv_place *at,
-                                  uint64_t now, ratelimit_priv_slot_ref *ref, uint64_t *debt)
-{
-    uint32_t i, slot, line = at->home;
-    bool found = false;
-    memset(&ref->old, 0, sizeof ref->old);
-    *debt = UINT64_MAX;
-    for (i = 0; i < t->lines; i++, line = ratelimit_priv_next(t, line))
-        for (slot = 0; slot < 3; slot++) {
-            ratelimit_priv_line *l = &at->block[line];
-            const ratelimit_bucket *b = &l->bucket[slot];
-            uint64_t owed = l->tag[slot] ? ratelimit_priv_debt(b, now) : 0;
-            *debt = owed < *debt ? owed : *debt;
-            if (owed && (ratelimit_priv_in_flight(b) ||
-                         (found && !ratelimit_priv_better(t, b, &ref->old, now))))
-                continue;
-            found = true;
-            ref->line = l;
-            ref->slot = slot;
-            ref->old_tag = l->tag[slot];
-            ref->old = *b;
-            if (!owed)
-                return true;
-        }
-    return found;
-}
-
-/* Stores under the block's locks, in an order that leaves a sound line wherever a process dies: the
- * tag first, so that a bucket half written belongs to the newcomer, who then owes at most what
- * another did. */
-static void ratelimit_priv_write(ratelimit_priv_slot_ref *ref, uint32_t tag,
-                                 const ratelimit_bucket *b)
-{
-    if (ref->old_tag != tag)
-        ratelimit_priv_store32(&ref->line->tag[ref->slot], tag);
-    ratelimit_priv_put_bucket(&ref->line->bucket[ref->slot], b);
-}
-
-/* One request on a block whose lines are all locked; *ref says what was there before. True if it
- * wrote. */
-static bool ratelimit_priv_decide_locked(ratelimit_table *t, const ratelimit_priv_place *at,
-                                         const ratelimit_limit *l, const ratelimit_request *q,
-                                         uint64_t now, ratelimit_result *out,
-                                         ratelimit_priv_slot_ref *ref)
-{
-    ratelimit_bucket from = {0, 0}, b;
-    uint64_t debt = 0;
-    bool found = ratelimit_priv_find(t, at, ref), room = true;
-    if (found) {
-        from = ref->old;
-    } else if (q->op != RATELIMIT_REFUND && q->op != RATELIMIT_RESET) { /* these make no bucket */
-        room = ratelimit_priv_choose(t, at, now, ref, &debt) &&
-               (!debt || t->when_full != RATELIMIT_REFUSE);
-        if (room && debt && t->when_full == RATELIMIT_INHERIT) {
-            from.full_ns = ref->old.full_ns;
-            from.rest = (ref->old.rest & ~((uint64_t)RATELIMIT_PRIV_REMEMBERED << 24)) |
-                        (uint64_t)(l->code & RATELIMIT_PRIV_REMEMBERED) << 24;
-        }
-    }
-    b = from;
-    ratelimit_priv_decide(&b, l, q, now, t->step_ns, out);
-    if (!room && out->status != RATELIMIT_NEVER) {
-        if (q->op != RATELIMIT_PEEK)
-            ratelimit_priv_add64(&t->refused, 1);
-        ratelimit_priv_answer(out, RATELIMIT_FULL);
-        out->limit = l->burst;
-        out->retry_after_ns = debt;
-    }
-    if (ratelimit_priv_same(&b, &from) || (!found && !out->allowed))
-        return false; /* a newcomer who is refused takes nobody's place */
-    ref->evicted = debt && t->when_full != RATELIMIT_INHERIT;
-    if (ref->evicted)
-        ratelimit_priv_add64(&t->evicted, 1);
-    ratelimit_priv_write(ref, at->tag, &b);
-    return true;
-}
-
-/* Replaces a bucket that was read from a line whose lock was seq, unless the line has changed
- * since. */
-static inline bool ratelimit_priv_commit(ratelimit_priv_line *line, uint32_t seq, uint32_t slot,
-                                         const ratelimit_bucket *b)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    if (!ratelimit_priv_swap32(&line->lock, seq, seq + 1))
+    ratelimit_bucket *b = &seat->line->bucket[seat->slot];
+    if (!ratelimit_priv_rest_first(seat, after) &&
+        !ratelimit_priv_swap_rest(&b->rest, seat->in_it.rest, after->rest))
         return false;
-    ratelimit_priv_put_bucket(&line->bucket[slot], b);
-    if (ratelimit_priv_load32(&line->lock) == seq + 1) /* else it was taken over */
-        ratelimit_priv_store32(&line->lock, seq + 2);
-#  else
-    (void)seq;
-    line->bucket[slot] = *b;
-#  endif
-    return true;
+    return seat->there ||
+           ratelimit_priv_swap32(&seat->line->tag[seat->slot], seat->old_tag, seat->tag);
 }
 
-#  if !defined(RATELIMIT_LOCK)
-/* A take of one token by a key that is there, the quick way; *b is the bucket after it. */
-static RATELIMIT_PRIV_INLINE ratelimit_priv_answered
-ratelimit_priv_take_quick(const ratelimit_table *t, const ratelimit_priv_place *at,
-                          const ratelimit_limit *l, uint64_t now, ratelimit_bucket *b)
+/* Not if it was taken over meanwhile: it is another's then. */
+static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
 {
-    uint32_t i, index = at->home;
-    for (i = 0; i < t->lines; i++, index = ratelimit_priv_next(t, index)) {
-        ratelimit_priv_line *line = &at->block[index];
-        uint32_t seq = ratelimit_priv_load32(&line->lock),
-                 slot = ratelimit_priv_slot(line, at->tag);
-        ratelimit_priv_answered answered;
-        if (slot == 3)
-            continue;
-        *b = ratelimit_priv_fetch(&line->bucket[slot]);
-        answered =
-            seq & 1 ? RATELIMIT_PRIV_UNSURE : ratelimit_priv_quick(b, l, false, now, t->step_ns);
-        if (answered == RATELIMIT_PRIV_TAKEN ? !ratelimit_priv_commit(line, seq, slot, b)
-                                             : ratelimit_priv_load32(&line->lock) != seq)
-            return RATELIMIT_PRIV_UNSURE;
-        return answered;
-    }
-    return RATELIMIT_PRIV_UNSURE;
+    (void)ratelimit_priv_swap32(lock, word + 1, word + 2);
 }
-#  endif
 
-/* One request, its key located, its limit good. */
-static bool ratelimit_priv_decide_at(ratelimit_table *t, const ratelimit_priv_place *at,
-                                     const ratelimit_limit *l, const ratelimit_request *q,
-                                     uint64_t now, ratelimit_result *out_or_null)
+static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_priv_seat *seat,
+                                         uint64_t now)
+{
+    if (!seat->there && t->when_full != RATELIMIT_INHERIT && seat->old_tag &&
+        ratelimit_priv_left(&seat->in_it, now))
+        ratelimit_priv_bump(&t->evicted, 1);
+}
+
+/* Makes `after` the state of the entry. False: something changed since the probe. */
+static bool ratelimit_priv_commit(ratelimit_table *t, const ratelimit_priv_seat *seat,
+                                  const ratelimit_bucket *after, uint64_t now)
+{
+    bool both = !seat->there && seat->home != seat->line, done;
+    if (!ratelimit_priv_swap32(&seat->line->lock, seat->word, seat->word + 1))
+        return false;
+    if (both && !ratelimit_priv_swap32(&seat->home->lock, seat->home_word, seat->home_word + 1)) {
+        ratelimit_priv_unlock(&seat->line->lock, seat->word);
+        return false;
+    }
+    done = ratelimit_priv_store_full(seat, after) && ratelimit_priv_store_rest(seat, after);
+    ratelimit_priv_unlock(&seat->line->lock, seat->word);
+    if (both)
+        ratelimit_priv_unlock(&seat->home->lock, seat->home_word);
+    if (done)
+        ratelimit_priv_count_evicted(t, seat, now);
+    return done;
+}
+
+static bool ratelimit_priv_makes(ratelimit_op op)
+{
+    return op != RATELIMIT_REFUND && op != RATELIMIT_CANCEL && op != RATELIMIT_RESET;
+}
+
+/* A newcomer's first state: full, or under INHERIT the debt of the place it gets, as a time. */
+static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat *seat,
+                                   const ratelimit_limit *l, uint64_t now)
+{
+    uint64_t left = seat->there || seat->full || !seat->old_tag || t->when_full != RATELIMIT_INHERIT
+                        ? 0
+                        : ratelimit_priv_left(&seat->in_it, now);
+    if (!left)
+        return;
+    seat->was.full_ns = now + left;
+    seat->was.rest = l->state | ratelimit_priv_seen_bits(left);
+    if (left > l->window_ns)
+        seat->was.rest |= RATELIMIT_PRIV_ON_PURPOSE;
+}
+
+/* Decides on a seat. *after is then the state to be stored. */
+static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *seat,
+                                       const ratelimit_request *q, uint64_t now,
+                                       ratelimit_bucket *after, ratelimit_result *out)
+{
+    bool allowed;
+    if (ratelimit_priv_makes(q->op))
+        ratelimit_priv_inherit(t, seat, q->limit, now);
+    *after = seat->was;
+    allowed = ratelimit_priv_decide(after, q, now, t->step_ns, out);
+    if (seat->full && allowed) {
+        if (q->op != RATELIMIT_PEEK)
+            ratelimit_priv_bump(&t->refused, 1);
+        allowed = false;
+        if (out) {
+            ratelimit_priv_answer(out, RATELIMIT_FULL);
+            out->burst = q->limit->burst;
+            out->retry_after_ns = seat->least;
+        }
+    }
+    if (!seat->there && (!allowed || q->op == RATELIMIT_PEEK))
+        *after = seat->was; /* a newcomer that is refused takes nobody's place */
+    return allowed;
+}
+
+/* Stores what a decision made of a seat. False: decide again. */
+static bool ratelimit_priv_keep(ratelimit_table *t, const ratelimit_priv_seat *seat,
+                                const ratelimit_bucket *after, uint64_t now)
+{
+    if (seat->was.full_ns == after->full_ns && !((seat->was.rest ^ after->rest) << 6)) {
+        if (!seat->there || seat->was.rest == after->rest)
+            return true;
+        if (RATELIMIT_PRIV_QUICK) { /* only noted as seen: one swap, no lock */
+            (void)ratelimit_priv_swap64(&seat->line->bucket[seat->slot].rest, seat->was.rest,
+                                        after->rest);
+            return true;
+        }
+    }
+    return ratelimit_priv_commit(t, seat, after, now);
+}
+
+/* One request that is not settled. */
+static bool ratelimit_priv_decide_place(ratelimit_table *t, uint64_t place,
+                                        const ratelimit_request *q, uint64_t now,
+                                        ratelimit_result *out_or_null)
+{
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after;
+    bool allowed;
+    do {
+        ratelimit_priv_probe(t, place, now, ratelimit_priv_makes(q->op), NULL, 0, &seat);
+        allowed = ratelimit_priv_decide_seat(t, &seat, q, now, &after, out_or_null);
+    } while (!ratelimit_priv_keep(t, &seat, &after, now));
+    return allowed;
+}
+
+/* True if *out is the answer without a look at the table; else *place is where to look. */
+static bool ratelimit_priv_prepare(const ratelimit_table *t, const ratelimit_request *q,
+                                   uint64_t *place, ratelimit_result *out)
+{
+    if (ratelimit_priv_no_key(q)) {
+        ratelimit_priv_answer(out, RATELIMIT_BAD_KEY);
+        return true;
+    }
+    if (ratelimit_priv_settled(q, out))
+        return true;
+    *place = ratelimit_priv_place(ratelimit_priv_hash(t, q->key, q->key_len), q->limit->scope);
+    return false;
+}
+
+static bool ratelimit_priv_decide_one(ratelimit_table *t, const ratelimit_request *q, uint64_t now,
+                                      ratelimit_result *out_or_null)
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_priv_slot_ref ref;
-    uint32_t word[RATELIMIT_PRIV_BLOCK];
-#  if !defined(RATELIMIT_LOCK)
-    uint32_t i = 0, tries = 0, index = at->home;
-    if (RATELIMIT_PRIV_QUICK && q->op == RATELIMIT_TAKE && q->n == 1) {
-        ratelimit_bucket b;
-        ratelimit_priv_answered answered = ratelimit_priv_take_quick(t, at, l, now, &b);
-        if (answered != RATELIMIT_PRIV_UNSURE)
-            return out_or_null ? ratelimit_priv_quick_report(&b, l, now, answered, out_or_null)
-                               : answered == RATELIMIT_PRIV_TAKEN;
+    uint64_t place;
+    if (ratelimit_priv_prepare(t, q, &place, out))
+        return out->allowed;
+    return ratelimit_priv_decide_place(t, place, q, now, out_or_null);
+}
+
+/* The general way of a take. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_table_slow(ratelimit_table *t, uint64_t place,
+                                                              const ratelimit_limit *limit,
+                                                              uint64_t n, uint64_t now,
+                                                              ratelimit_result *out_or_null)
+{
+    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
+    ratelimit_request q = ratelimit_priv_request(NULL, 0, limit, n);
+    if (ratelimit_priv_settled(&q, out))
+        return out->allowed;
+    return ratelimit_priv_decide_place(t, place, &q, now, out_or_null);
+}
+
+/* A quick take has charged b, and found the lock changed: it is done if b is still what it was. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_again(ratelimit_table *t, uint64_t place,
+                                                              const ratelimit_limit *l, uint64_t n,
+                                                              uint64_t now, ratelimit_result *out,
+                                                              ratelimit_bucket *b, uint64_t rest)
+{
+    ratelimit_priv_line *line = (ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63);
+    uint64_t debt = ratelimit_priv_ahead(ratelimit_priv_load64(&b->full_ns), now);
+    if (ratelimit_priv_load32(&line->tag[b - line->bucket]) != ratelimit_priv_tag(place) ||
+        (ratelimit_priv_load64(&b->rest) ^ rest) << 6)
+        return ratelimit_priv_table_slow(t, place, l, n, now, out);
+    if (out)
+        ratelimit_priv_quick_result(l, n, debt < l->window_ns ? debt : l->window_ns, 0, out);
+    return true;
+}
+
+/* Notes when a bucket was seen. */
+static RATELIMIT_PRIV_NOINLINE bool
+ratelimit_priv_note_seen(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t debt, bool answer)
+{
+    uint64_t rest = ratelimit_priv_load64(&b->rest);
+    if (!((rest ^ l->state) << 6))
+        (void)ratelimit_priv_swap64(&b->rest, rest, l->state | ratelimit_priv_seen_bits(debt));
+    return answer;
+}
+
+/* The quick way in a line which had this lock word before its tags were searched. It stores nothing
+ * before the swap, which would have to wait for it, and calls nothing that it comes back from: so
+ * it needs hardly any stack. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_line(ratelimit_table *t, uint64_t place,
+                                                           const ratelimit_limit *l, uint64_t n,
+                                                           uint64_t now, ratelimit_result *out,
+                                                           ratelimit_priv_line *line, uint32_t word,
+                                                           uint32_t found)
+{
+    ratelimit_bucket *b = (ratelimit_bucket *)(void *)line + ratelimit_priv_lowest(found);
+    uint64_t rest = ratelimit_priv_load64(&b->rest), old, full, debt;
+    if (!RATELIMIT_PRIV_LIKELY(n - 1 < l->quick) ||
+        !RATELIMIT_PRIV_LIKELY(!((rest ^ l->state) << 6 | (word & 1))))
+        return ratelimit_priv_table_slow(t, place, l, n, now, out);
+    old = ratelimit_priv_load64(&b->full_ns);
+    full = ((old - now) >> 63 ? now : old) + n * l->interval_ns;
+    debt = full - now;
+    if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
+        if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_swap64(&b->full_ns, old, full)))
+            return ratelimit_priv_table_slow(t, place, l, n, now, out);
+        if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_load32(&line->lock) == word))
+            return ratelimit_priv_take_again(t, place, l, n, now, out, b, rest);
+        if (out)
+            ratelimit_priv_quick_result(l, n, debt, 0, out);
+        return RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt))
+                   ? true
+                   : ratelimit_priv_note_seen(b, l, debt, true);
     }
-    while (i < t->lines && tries < 100) {
-        ratelimit_priv_line *line = &at->block[index];
-        uint32_t seq = ratelimit_priv_load32(&line->lock),
-                 slot = ratelimit_priv_slot(line, at->tag);
-        ratelimit_bucket old, b;
-        bool allowed;
-        if (seq & 1)
-            break;
-        if (slot == 3) {
-            index = ratelimit_priv_next(t, index);
-            i++;
-            continue;
-        }
-        old = b = ratelimit_priv_fetch(&line->bucket[slot]);
-        allowed = ratelimit_priv_decide(&b, l, q, now, t->step_ns, out_or_null);
-        if (ratelimit_priv_same(&old, &b) ? ratelimit_priv_load32(&line->lock) == seq
-                                          : ratelimit_priv_commit(line, seq, slot, &b))
-            return allowed;
-        tries++;
+    debt -= n * l->interval_ns;
+    if (!RATELIMIT_PRIV_LIKELY(debt <= l->window_ns) ||
+        !RATELIMIT_PRIV_LIKELY(ratelimit_priv_load32(&line->lock) == word))
+        return ratelimit_priv_table_slow(t, place, l, n, now, out);
+    if (out)
+        ratelimit_priv_quick_result(l, 0, debt, full - now - l->window_ns, out);
+    return RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt))
+               ? false
+               : ratelimit_priv_note_seen(b, l, debt, false);
+}
+
+/* The quick way for a key that is not in its home line: the other lines of its block. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_away(ratelimit_table *t, uint64_t place,
+                                                             const ratelimit_limit *l, uint64_t n,
+                                                             uint64_t now, ratelimit_result *out)
+{
+#  if RATELIMIT_PRIV_QUICK
+    ratelimit_priv_line *home = ratelimit_priv_home(t, place), *line;
+    const size_t at = (size_t)(home - ratelimit_priv_lines(t));
+    size_t i;
+    for (i = 1; i < RATELIMIT_PRIV_BLOCK; i++) {
+        uint32_t word, found;
+        line = home - (at & (RATELIMIT_PRIV_BLOCK - 1)) + ((at + i) & (RATELIMIT_PRIV_BLOCK - 1));
+        word = ratelimit_priv_load32(&line->lock);
+        found = ratelimit_priv_search(line, ratelimit_priv_tag(place));
+        if (found)
+            return ratelimit_priv_take_line(t, place, l, n, now, out, line, word, found);
     }
 #  endif
-    ratelimit_priv_lock_block(at->block, t->lines, word);
-    (void)ratelimit_priv_decide_locked(t, at, l, q, now, out, &ref);
-    ratelimit_priv_unlock_block(t, at->block, word);
-    return out->allowed;
+    return ratelimit_priv_table_slow(t, place, l, n, now, out);
 }
+
+/* The quick way: a known key in its home line, under the limit it was last charged under. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_place(ratelimit_table *t, uint64_t place,
+                                                            const ratelimit_limit *l, uint64_t n,
+                                                            uint64_t now, ratelimit_result *out)
+{
+#  if RATELIMIT_PRIV_QUICK
+    ratelimit_priv_line *line = ratelimit_priv_home(t, place);
+    const uint32_t word = ratelimit_priv_load32(&line->lock);
+    const uint32_t found = ratelimit_priv_search(line, ratelimit_priv_tag(place));
+    if (!RATELIMIT_PRIV_LIKELY(found))
+        return ratelimit_priv_take_away(t, place, l, n, now, out);
+    return ratelimit_priv_take_line(t, place, l, n, now, out, line, word, found);
+#  else
+    return ratelimit_priv_table_slow(t, place, l, n, now, out);
+#  endif
+}
+
+/* Without a result, and with one: two functions, so that a yes or no needs few registers. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_plain(ratelimit_table *t, uint64_t place,
+                                                              const ratelimit_limit *l, uint64_t n,
+                                                              uint64_t now)
+{
+    return ratelimit_priv_take_place(t, place, l, n, now, NULL);
+}
+
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_result(ratelimit_table *t, uint64_t place,
+                                                               const ratelimit_limit *l, uint64_t n,
+                                                               uint64_t now, ratelimit_result *out)
+{
+    return ratelimit_priv_take_place(t, place, l, n, now, out);
+}
+
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_bad_take(ratelimit_status status,
+                                                            ratelimit_result *out_or_null)
+{
+    if (out_or_null)
+        ratelimit_priv_answer(out_or_null, status);
+    return false;
+}
+
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_at(ratelimit_table *t, uint64_t hash,
+                                                         const ratelimit_limit *l, uint64_t n,
+                                                         uint64_t now, ratelimit_result *out)
+{
+    uint64_t place;
+    if (!l)
+        return ratelimit_priv_bad_take(RATELIMIT_BAD_LIMIT, out);
+    place = ratelimit_priv_place(hash, l->scope);
+    if (RATELIMIT_PRIV_LIKELY(!out))
+        return ratelimit_priv_take_plain(t, place, l, n, now);
+    return ratelimit_priv_take_result(t, place, l, n, now, out);
+}
+
+/* A take of any key, under any hash. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_key(ratelimit_table *t, const void *key,
+                                                            size_t key_len,
+                                                            const ratelimit_limit *limit,
+                                                            uint64_t n, uint64_t now,
+                                                            ratelimit_result *out_or_null)
+{
+    if (!key_len)
+        return ratelimit_priv_bad_take(RATELIMIT_BAD_KEY, out_or_null);
+    return ratelimit_priv_take_at(t, ratelimit_priv_hash(t, key, key_len), limit, n, now,
+                                  out_or_null);
+}
+
+RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, size_t key_len,
+                                        const ratelimit_limit *limit, uint64_t n, uint64_t now_ns,
+                                        ratelimit_result *out_or_null)
+{
+    bool allowed;
+    if (!t)
+        return ratelimit_priv_bad_take(RATELIMIT_BAD_ARGUMENT, out_or_null);
+    if (!key)
+        return ratelimit_priv_bad_take(RATELIMIT_BAD_KEY, out_or_null);
+    RATELIMIT_PRIV_ENTER();
+#  if !defined(__OPTIMIZE_SIZE__)
+    if (key_len - 8 < 8 && t->hash == RATELIMIT_HASH_FAST)
+        allowed = ratelimit_priv_take_at(t, ratelimit_priv_fast_short(t, key, key_len), limit, n,
+                                         now_ns, out_or_null);
+    else
+#  endif
+        allowed = ratelimit_priv_take_key(t, key, key_len, limit, n, now_ns, out_or_null);
+    RATELIMIT_PRIV_LEAVE();
+    return allowed;
+}
+
+RATELIMIT_API uint64_t ratelimit_table_hash(const ratelimit_table *t, const void *key,
+                                            size_t key_len)
+{
+    return t && key && key_len ? ratelimit_priv_hash(t, key, key_len) : 0;
+}
+
+RATELIMIT_API bool ratelimit_table_take_hash(ratelimit_table *t, uint64_t hash,
+                                             const ratelimit_limit *limit, uint64_t n,
+                                             uint64_t now_ns, ratelimit_result *out_or_null)
+{
+    bool allowed;
+    if (!t)
+        return ratelimit_priv_bad_take(RATELIMIT_BAD_ARGUMENT, out_or_null);
+    RATELIMIT_PRIV_ENTER();
+    allowed = ratelimit_priv_take_at(t, hash, limit, n, now_ns, out_or_null);
+    RATELIMIT_PRIV_LEAVE();
+    return allowed;
+}
+
+RATELIMIT_API bool ratelimit_table_decide_one(ratelimit_table *t, const ratelimit_request *req,
+                                              uint64_t now_ns, ratelimit_result *out_or_null)
+{
+    return ratelimit_table_decide(t, req, out_or_null, 1, RATELIMIT_EACH, now_ns);
+}
+
+enum { RATELIMIT_PRIV_CHUNK = 32 };
+
+static inline bool ratelimit_priv_is_take(const ratelimit_request *q)
+{
+    return q->op == RATELIMIT_TAKE && !ratelimit_priv_no_key(q) && q->limit;
+}
+
+/* Where to look for each take; their lines are fetched meanwhile. True if all are takes. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_fetch_ahead(const ratelimit_table *t,
+                                                             const ratelimit_request *req,
+                                                             size_t count, uint64_t *place)
+{
+    bool takes = true;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        const ratelimit_request *q = &req[i];
+        if (!ratelimit_priv_is_take(q)) {
+            takes = false;
+            continue;
+        }
+        place[i] =
+            ratelimit_priv_place(ratelimit_priv_hash(t, q->key, q->key_len), q->limit->scope);
+        ratelimit_priv_prefetch(ratelimit_priv_home(t, place[i]));
+    }
+    return takes;
+}
+
+/* EACH: the lines of up to 32 keys are fetched before the first is decided. */
+static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *req,
+                                  ratelimit_result *res, bool *allowed, size_t count, uint64_t now)
+{
+    uint64_t place[RATELIMIT_PRIV_CHUNK];
+    size_t from, i, n, passed = 0;
+    for (from = 0; from < count; from += n) {
+        const ratelimit_request *q = &req[from];
+        bool takes, pass;
+        n = count - from < RATELIMIT_PRIV_CHUNK ? count - from : (size_t)RATELIMIT_PRIV_CHUNK;
+        takes = ratelimit_priv_fetch_ahead(t, q, n, place);
+        for (i = 0; i < n; i++, q++) {
+            if (!takes && !ratelimit_priv_is_take(q))
+                pass = ratelimit_priv_decide_one(t, q, now, res ? &res[from + i] : NULL);
+            else if (res)
+                pass = ratelimit_priv_take_result(t, place[i], q->limit, q->n, now, &res[from + i]);
+            else
+                pass = ratelimit_priv_take_place(t, place[i], q->limit, q->n, now, NULL);
+            passed += pass;
+            if (allowed)
+                allowed[from + i] = pass;
+        }
+    }
+    return passed;
+}
+
+/* ---- all or none
+
+   Every request is decided on a copy. If one is refused, nothing is stored but what a refusal
+   stores: a changed limit, a clock set back, when the key was seen. If all pass, the lines are
+   locked in the order of their addresses, by the swaps that prove that they are as they were read,
+   and then every full_ns is swapped. A quick take may still come before one of these swaps: then
+   those done so far are taken back, still under the locks, and all is decided again. */
+
+typedef struct ratelimit_priv_part {
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after;
+    uint64_t place;
+    size_t first; /* the first request of the batch with this place */
+    bool settled;
+} ratelimit_priv_part;
+
+typedef struct ratelimit_priv_held_lock {
+    uint32_t *lock, word;
+} ratelimit_priv_held_lock;
+
+/* Adds a lock in the order of addresses; false if it is there with another word. */
+static bool ratelimit_priv_add_lock(ratelimit_priv_held_lock *locks, size_t *count, uint32_t *lock,
+                                    uint32_t word)
+{
+    size_t i = *count;
+    while (i && locks[i - 1].lock > lock)
+        i--;
+    if (i && locks[i - 1].lock == lock)
+        return locks[i - 1].word == word;
+    memmove(&locks[i + 1], &locks[i], (*count - i) * sizeof *locks);
+    locks[i].lock = lock;
+    locks[i].word = word;
+    ++*count;
+    return true;
+}
+
+/* Takes back what store_full did, but for what was charged since. Not if the lock was taken over:
+ * the place may be another key's then. Who took it changes full_ns first, so that our swap
+ * fails. */
+static void ratelimit_priv_take_back(const ratelimit_priv_part *part)
+{
+    const ratelimit_priv_seat *seat = &part->seat;
+    ratelimit_bucket *b = &seat->line->bucket[seat->slot];
+    uint64_t by = part->after.full_ns - seat->in_it.full_ns, is;
+    do {
+        is = ratelimit_priv_load64(&b->full_ns);
+        if (ratelimit_priv_load32(&seat->line->lock) != seat->word + 1)
+            return;
+    } while (!ratelimit_priv_swap64(&b->full_ns, is, is - by));
+    if (ratelimit_priv_rest_first(seat, &part->after))
+        (void)ratelimit_priv_swap_rest(&b->rest, part->after.rest, seat->in_it.rest);
+}
+
+/* Stores all parts, or none. */
+static bool ratelimit_priv_commit_all(ratelimit_table *t, const ratelimit_priv_part *part,
+                                      size_t count, uint64_t now)
+{
+    ratelimit_priv_held_lock locks[2 * RATELIMIT_MAX_ALL];
+    const ratelimit_priv_part *changed[RATELIMIT_MAX_ALL];
+    size_t i, held = 0, wanted = 0, changes = 0, stored = 0;
+    bool done = true;
+    for (i = 0; done && i < count; i++) {
+        const ratelimit_priv_seat *seat = &part[i].seat;
+        if (part[i].settled || part[i].first != i ||
+            (seat->was.full_ns == part[i].after.full_ns && seat->was.rest == part[i].after.rest))
+            continue;
+        changed[changes++] = &part[i];
+        done = ratelimit_priv_add_lock(locks, &wanted, &seat->line->lock, seat->word);
+        if (done && !seat->there)
+            done = ratelimit_priv_add_lock(locks, &wanted, &seat->home->lock, seat->home_word);
+    }
+    for (; done && held < wanted; held += done)
+        done = ratelimit_priv_swap32(locks[held].lock, locks[held].word, locks[held].word + 1);
+    for (; done && stored < changes; stored += done)
+        done = ratelimit_priv_store_full(&changed[stored]->seat, &changed[stored]->after);
+    for (i = 0; i < stored; i++) {
+        if (!done) {
+            ratelimit_priv_take_back(changed[i]);
+            continue;
+        }
+        (void)ratelimit_priv_store_rest(&changed[i]->seat, &changed[i]->after);
+        ratelimit_priv_count_evicted(t, &changed[i]->seat, now);
+    }
+    while (held--)
+        ratelimit_priv_unlock(locks[held].lock, locks[held].word);
+    return done;
+}
+
+/* The results of a batch of which something was refused; and what a refusal stores. */
+static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req,
+                                ratelimit_result *res, size_t count,
+                                const ratelimit_priv_part *part, uint64_t now)
+{
+    uint64_t longest = 0;
+    size_t i;
+    for (i = 0; i < count; i++)
+        longest = res[i].retry_after_ns > longest ? res[i].retry_after_ns : longest;
+    for (i = 0; i < count; i++) {
+        ratelimit_request look = req[i];
+        ratelimit_result spare;
+        if (!part[i].settled && look.op != RATELIMIT_PEEK) { /* n is never there: stores as a
+                                                                refusal does */
+            look.op = RATELIMIT_TAKE;
+            look.n = UINT64_MAX;
+            (void)ratelimit_priv_decide_place(t, part[i].place, &look, now, &spare);
+        }
+        if (!res[i].allowed)
+            continue;
+        if (!part[i].settled) {
+            look.op = RATELIMIT_PEEK;
+            look.n = 1;
+            (void)ratelimit_priv_decide_place(t, part[i].place, &look, now, &res[i]);
+        }
+        res[i].allowed = false;
+        res[i].status = RATELIMIT_SKIPPED;
+        res[i].taken = res[i].wait_ns = 0;
+        res[i].retry_after_ns = longest;
+    }
+}
+
+/* Looks for all keys of a batch, first those that are there: a newcomer must not get the place of
+ * one of them, nor that of another newcomer. */
+static void ratelimit_priv_probe_all(ratelimit_table *t, ratelimit_priv_part *part, size_t count,
+                                     uint64_t now)
+{
+    ratelimit_priv_seat seats[RATELIMIT_MAX_ALL];
+    size_t i, make, taken = 0;
+    for (make = 0; make < 2; make++)
+        for (i = 0; i < count; i++) {
+            ratelimit_priv_seat *seat = &part[i].seat;
+            if (part[i].settled || part[i].first != i || (make && seat->there))
+                continue;
+            ratelimit_priv_probe(t, part[i].place, now, make != 0, seats, taken, seat);
+            if (seat->there || (make && !seat->full))
+                seats[taken++] = *seat;
+        }
+}
+
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_all(ratelimit_table *t,
+                                                       const ratelimit_request *req,
+                                                       ratelimit_result *res, size_t count,
+                                                       uint64_t now)
+{
+    ratelimit_priv_part part[RATELIMIT_MAX_ALL];
+    ratelimit_result spare[RATELIMIT_MAX_ALL];
+    size_t i, j;
+    bool pass;
+    res = res ? res : spare;
+    for (i = 0; i < count; i++) {
+        part[i].settled = ratelimit_priv_prepare(t, &req[i], &part[i].place, &res[i]);
+        for (j = 0; j < i && (part[j].settled || part[j].place != part[i].place); j++)
+            ;
+        part[i].first = j;
+    }
+    do {
+        ratelimit_priv_probe_all(t, part, count, now);
+        pass = true;
+        for (i = 0; i < count; i++) {
+            ratelimit_priv_part *first = &part[part[i].first];
+            if (!part[i].settled && first != &part[i]) { /* goes on from an earlier request */
+                part[i].seat = first->seat;
+                part[i].seat.was = first->after;
+                part[i].seat.there = first->seat.there || first->after.rest;
+            }
+            if (!part[i].settled) {
+                (void)ratelimit_priv_decide_seat(t, &part[i].seat, &req[i], now, &part[i].after,
+                                                 &res[i]);
+                first->after = part[i].after;
+            }
+            pass = pass && res[i].allowed;
+        }
+    } while (pass && !ratelimit_priv_commit_all(t, part, count, now));
+    if (!pass)
+        ratelimit_priv_none(t, req, res, count, part, now);
+    return pass;
+}
+
+RATELIMIT_API bool ratelimit_table_decide(ratelimit_table *t, const ratelimit_request *req,
+                                          ratelimit_result *res_or_null, size_t count,
+                                          ratelimit_mode mode, uint64_t now_ns)
+{
+    bool pass;
+    if (!count && t)
+        return true;
+    if (!t || !req ||
+        (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
+        ratelimit_priv_fail(res_or_null, count, RATELIMIT_BAD_ARGUMENT);
+        return false;
+    }
+    RATELIMIT_PRIV_ENTER();
+    if (mode == RATELIMIT_ALL && count > 1)
+        pass = ratelimit_priv_all(t, req, res_or_null, count, now_ns);
+    else
+        pass = ratelimit_priv_each(t, req, res_or_null, NULL, count, now_ns) == count;
+    RATELIMIT_PRIV_LEAVE();
+    return pass;
+}
+
+RATELIMIT_API size_t ratelimit_table_take_batch(ratelimit_table *t, const ratelimit_request *req,
+                                                bool *allowed, size_t count, uint64_t now_ns)
+{
+    size_t passed = 0;
+    if (t && req) {
+        RATELIMIT_PRIV_ENTER();
+        passed = ratelimit_priv_each(t, req, NULL, allowed, count, now_ns);
+        RATELIMIT_PRIV_LEAVE();
+    } else if (allowed) {
+        memset(allowed, 0, count * sizeof *allowed);
+    }
+    return passed;
+}
+
+/* ---- making and attaching */
 
 RATELIMIT_API size_t ratelimit_table_bytes(size_t max_keys)
 {
-    size_t lines;
-    if (max_keys == 0 || max_keys > SIZE_MAX / 4)
-        return 0;
-    lines = RATELIMIT_PRIV_LINES(max_keys);
-    if (lines > (SIZE_MAX - RATELIMIT_PRIV_HEAD_BYTES - 63) / 64 ||
-        lines / RATELIMIT_PRIV_BLOCK > UINT32_MAX - 1)
+    size_t blocks = RATELIMIT_PRIV_BLOCKS(max_keys);
+    if (max_keys == 0 || blocks > (SIZE_MAX - RATELIMIT_PRIV_HEAD_BYTES - 63) / 512 ||
+        (uint64_t)blocks * RATELIMIT_PRIV_BLOCK > UINT32_MAX)
         return 0;
     return RATELIMIT_TABLE_BYTES(max_keys);
 }
 
-/* The head in memory, aligned to a line; NULL if it and one line don't fit. *lines is how many
+/* The head in memory, aligned to a line; NULL if it and one block don't fit. *blocks is how many
  * do. */
-static ratelimit_table *ratelimit_priv_head(void *memory, size_t bytes, size_t *lines)
+static ratelimit_table *ratelimit_priv_head(void *memory, size_t bytes, size_t *blocks)
 {
     size_t skip = (size_t)(64 - ((uintptr_t)memory & 63)) & 63;
-    if (bytes < skip || bytes - skip < RATELIMIT_PRIV_HEAD_BYTES + 64)
+    if (bytes < skip || bytes - skip < RATELIMIT_PRIV_HEAD_BYTES + 512)
         return NULL;
-    *lines = (bytes - skip - RATELIMIT_PRIV_HEAD_BYTES) / 64;
+    *blocks = (bytes - skip - RATELIMIT_PRIV_HEAD_BYTES) / 512;
     return (ratelimit_table *)(void *)((unsigned char *)memory + skip);
 }
 
 static uint64_t ratelimit_priv_head_check(const ratelimit_table *t)
 {
-    return ratelimit_priv_hash(t, offsetof(struct ratelimit_table, check), t->seed);
+    return ratelimit_priv_sip((const unsigned char *)t, offsetof(struct ratelimit_table, check),
+                              t->seed);
 }
 
 /* A seed where none is given: differs between runs, but is no secret from someone who can guess
@@ -3342,9 +4095,9 @@ static void ratelimit_priv_make_seed(uint64_t *seed)
 #  if !defined(RATELIMIT_NO_CLOCK)
     from[2] = ratelimit_clock_ns();
 #  endif
-    seed[0] = ratelimit_priv_hash(from, sizeof from, key);
+    seed[0] = ratelimit_priv_sip((const unsigned char *)from, sizeof from, key);
     key[0] = seed[0];
-    seed[1] = ratelimit_priv_hash(from, sizeof from, key);
+    seed[1] = ratelimit_priv_sip((const unsigned char *)from, sizeof from, key);
 }
 
 RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void *memory,
@@ -3353,33 +4106,31 @@ RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void 
 {
     ratelimit_table_options options;
     ratelimit_table *t;
-    size_t lines, blocks;
+    size_t blocks;
+    unsigned char i;
     memset(&options, 0, sizeof options);
     if (options_or_null)
         options = *options_or_null;
-    if (!out || !memory || (unsigned)options.when_full > RATELIMIT_REFUSE)
+    if (!out || !memory || (unsigned)options.when_full > RATELIMIT_REFUSE ||
+        (unsigned)options.hash > RATELIMIT_HASH_FAST)
         return RATELIMIT_BAD_ARGUMENT;
-    t = ratelimit_priv_head(memory, bytes, &lines);
+    t = ratelimit_priv_head(memory, bytes, &blocks);
     if (!t)
         return RATELIMIT_NO_MEMORY;
-    blocks = RATELIMIT_PRIV_BLOCKS(lines);
-    if (lines / blocks * blocks < lines / RATELIMIT_PRIV_BLOCK * RATELIMIT_PRIV_BLOCK)
-        blocks = lines / RATELIMIT_PRIV_BLOCK; /* one block more would make all of them shorter */
-    if (blocks > UINT32_MAX)
-        blocks = UINT32_MAX;
-    lines /= blocks;
-    if (lines > RATELIMIT_PRIV_BLOCK)
-        lines = RATELIMIT_PRIV_BLOCK;
-    memset(t, 0, RATELIMIT_PRIV_HEAD_BYTES + blocks * lines * 64);
+    if (blocks > UINT32_MAX / RATELIMIT_PRIV_BLOCK)
+        blocks = UINT32_MAX / RATELIMIT_PRIV_BLOCK;
+    memset(t, 0, RATELIMIT_PRIV_HEAD_BYTES + blocks * 512);
     t->magic = RATELIMIT_PRIV_MAGIC;
     t->version = RATELIMIT_PRIV_TABLE_VERSION;
-    t->blocks = (uint32_t)blocks;
-    t->lines = (uint16_t)lines;
+    t->lines = (uint32_t)blocks * RATELIMIT_PRIV_BLOCK;
     t->when_full = (uint16_t)options.when_full;
+    t->hash = (uint16_t)options.hash;
     t->step_ns = options.step_ns ? options.step_ns : RATELIMIT_STEP_NS;
     memcpy(t->seed, options.seed, sizeof t->seed);
     if (!(t->seed[0] | t->seed[1]))
         ratelimit_priv_make_seed(t->seed);
+    for (i = 0; i < 4; i++)
+        t->fast[i] = ratelimit_priv_sip(&i, 1, t->seed);
     t->check = ratelimit_priv_head_check(t);
     *out = t;
     return RATELIMIT_OK;
@@ -3389,486 +4140,197 @@ RATELIMIT_API ratelimit_status ratelimit_table_attach(ratelimit_table **out, voi
                                                       size_t bytes)
 {
     ratelimit_table *t;
-    size_t lines;
+    size_t blocks;
     if (!out || !memory)
         return RATELIMIT_BAD_ARGUMENT;
-    t = ratelimit_priv_head(memory, bytes, &lines);
+    t = ratelimit_priv_head(memory, bytes, &blocks);
     if (!t)
         return RATELIMIT_NO_MEMORY;
     if (t->magic != RATELIMIT_PRIV_MAGIC || t->version != RATELIMIT_PRIV_TABLE_VERSION ||
-        t->check != ratelimit_priv_head_check(t) || t->blocks == 0 || t->lines == 0 ||
-        t->lines > RATELIMIT_PRIV_BLOCK || t->when_full > RATELIMIT_REFUSE)
+        t->check != ratelimit_priv_head_check(t) || t->lines < RATELIMIT_PRIV_BLOCK ||
+        t->lines % RATELIMIT_PRIV_BLOCK || t->when_full > RATELIMIT_REFUSE ||
+        t->hash > RATELIMIT_HASH_FAST)
         return RATELIMIT_BAD_ARGUMENT;
-    if (lines / t->lines < t->blocks)
+    if (blocks < t->lines / RATELIMIT_PRIV_BLOCK)
         return RATELIMIT_NO_MEMORY;
     *out = t;
     return RATELIMIT_OK;
 }
 
-/* True if *res is settled without the table; else *at is where to look, and the line is on its way
- * from memory. */
-static bool ratelimit_priv_prepare(const ratelimit_table *t, const ratelimit_request *q,
-                                   const ratelimit_limit *ready, ratelimit_priv_place *at,
-                                   ratelimit_result *out)
-{
-    if (!t) {
-        ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
-        return true;
-    }
-    if (!q->key || q->key_len == 0) {
-        ratelimit_priv_answer(out, RATELIMIT_BAD_KEY);
-        return true;
-    }
-    if (ratelimit_priv_settled(q, ready, out))
-        return true;
-    *at = ratelimit_priv_locate(t, q->key, q->key_len, 0);
-    ratelimit_priv_prefetch(&at->block[at->home]);
-    return false;
-}
+/* ---- sweeping and counting */
 
-/* Apart, so that the quick way needs little stack. at_or_null is where the key may be, if that is
- * known. */
-static RATELIMIT_PRIV_APART bool ratelimit_priv_table_slow(ratelimit_table *t,
-                                                           const ratelimit_request *q,
-                                                           const ratelimit_priv_place *at_or_null,
-                                                           uint64_t now,
-                                                           ratelimit_result *out_or_null)
+/* Reads a place as a seat of its own. False if it is empty. */
+static bool ratelimit_priv_read_seat(ratelimit_priv_line *line, uint32_t slot,
+                                     ratelimit_priv_seat *seat)
 {
-    ratelimit_limit made;
-    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_priv_place at;
-    const ratelimit_limit *l = ratelimit_priv_ready(q->limit, &made);
-    if (at_or_null)
-        at = *at_or_null;
-    else if (ratelimit_priv_prepare(t, q, l, &at, out))
-        return out->allowed;
-    return ratelimit_priv_decide_at(t, &at, l, q, now, out_or_null);
-}
-
-RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, size_t key_len,
-                                        const ratelimit_limit *limit, uint64_t n, uint64_t now_ns,
-                                        ratelimit_result *out_or_null)
-{
-    ratelimit_priv_place *known = NULL;
-    ratelimit_request q;
-#  if !defined(RATELIMIT_LOCK)
-    ratelimit_priv_place at;
-    if (RATELIMIT_PRIV_QUICK && t && key && key_len && limit && limit->parts && n == 1 &&
-        ratelimit_priv_kind(limit) == RATELIMIT_PRIV_BUCKET) {
-        ratelimit_bucket b;
-        ratelimit_priv_answered answered;
-        at = ratelimit_priv_locate(t, key, key_len, 0);
-        known = &at;
-        answered = ratelimit_priv_take_quick(t, &at, limit, now_ns, &b);
-        if (answered != RATELIMIT_PRIV_UNSURE) {
-            if (out_or_null)
-                return ratelimit_priv_quick_report(&b, limit, now_ns, answered, out_or_null);
-            return answered == RATELIMIT_PRIV_TAKEN;
-        }
-    }
-#  endif
-    q = ratelimit_priv_take_request(key, key_len, limit, n);
-    return ratelimit_priv_table_slow(t, &q, known, now_ns, out_or_null);
-}
-
-/* Where the time comes from: given, or a clock that is read once, after the first lines are on
- * their way. */
-typedef struct ratelimit_priv_when {
-    ratelimit_clock clock;
-    void *self;
-    uint64_t now;
-} ratelimit_priv_when;
-
-static void ratelimit_priv_read_clock(ratelimit_priv_when *time)
-{
-    if (time->clock) {
-        time->now = time->clock(time->self);
-        time->clock = NULL;
-    }
-}
-
-static void ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *req,
-                                ratelimit_result *res, size_t count, ratelimit_priv_when *time)
-{
-    enum { CHUNK = 32 };
-    ratelimit_priv_place at[CHUNK];
-    size_t i, n;
-    for (; count; count -= n, req += n, res += n) {
-        ratelimit_limit made;
-        n = count < CHUNK ? count : (size_t)CHUNK;
-        for (i = 0; i < n; i++)
-            if (ratelimit_priv_prepare(t, &req[i], ratelimit_priv_ready(req[i].limit, &made),
-                                       &at[i], &res[i]))
-                at[i].block = NULL;
-        ratelimit_priv_read_clock(time);
-        for (i = 0; i < n; i++)
-            if (at[i].block)
-                ratelimit_priv_decide_at(t, &at[i], ratelimit_priv_ready(req[i].limit, &made),
-                                         &req[i], time->now, &res[i]);
-    }
-}
-
-/* The blocks of a batch, sorted by address without repetition. Returns how many. */
-static size_t ratelimit_priv_sort_blocks(const ratelimit_priv_place *at, size_t count,
-                                         ratelimit_priv_line **blocks)
-{
-    size_t i, j, n = 0;
-    for (i = 0; i < count; i++) {
-        ratelimit_priv_line *block = at[i].block;
-        for (j = n; j && blocks[j - 1] > block; j--)
-            blocks[j] = blocks[j - 1];
-        if (!block || (j && blocks[j - 1] == block)) {
-            memmove(&blocks[j], &blocks[j + 1], (n - j) * sizeof blocks[0]);
-            continue;
-        }
-        blocks[j] = block;
-        n++;
-    }
-    return n;
-}
-
-/* What even a refusal stores: a changed limit, a clock that was set back. */
-static void ratelimit_priv_touch(ratelimit_table *t, const ratelimit_priv_place *at,
-                                 const ratelimit_limit *l, const ratelimit_request *q, uint64_t now)
-{
-    ratelimit_priv_slot_ref ref;
-    ratelimit_priv_step s;
-    if (q->op == RATELIMIT_PEEK || !ratelimit_priv_find(t, at, &ref))
-        return;
-    ratelimit_priv_look(&s, &ref.old, l, ratelimit_priv_tokens(q), now, t->step_ns);
-    if (s.dirty) {
-        ratelimit_bucket b;
-        ratelimit_priv_save(&s, &b, now);
-        ratelimit_priv_write(&ref, at->tag, &b);
-    }
-}
-
-/* The results of a batch of which something was refused, after what had been taken was put back:
- * status stays with those that refused, the others say how it stands and what the longest wait
- * is. */
-static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req,
-                                ratelimit_result *res, size_t count, const ratelimit_priv_place *at,
-                                uint64_t now)
-{
-    ratelimit_priv_slot_ref ref;
-    uint64_t longest = 0;
-    size_t i;
-    for (i = 0; i < count; i++)
-        longest = res[i].retry_after_ns > longest ? res[i].retry_after_ns : longest;
-    for (i = 0; i < count; i++) {
-        ratelimit_limit made;
-        const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
-        if (at[i].block)
-            ratelimit_priv_touch(t, &at[i], l, &req[i], now);
-        if (!res[i].allowed)
-            continue;
-        if (at[i].block) {
-            ratelimit_request peek = req[i];
-            peek.op = RATELIMIT_PEEK;
-            peek.n = 1;
-            (void)ratelimit_priv_decide_locked(t, &at[i], l, &peek, now, &res[i], &ref);
-            res[i].status = RATELIMIT_OK;
-        }
-        res[i].allowed = false;
-        res[i].taken = res[i].wait_ns = 0;
-        res[i].retry_after_ns = longest;
-    }
-}
-
-static void ratelimit_priv_all(ratelimit_table *t, const ratelimit_request *req,
-                               ratelimit_result *res, size_t count, ratelimit_priv_when *time)
-{
-    ratelimit_priv_place at[RATELIMIT_MAX_ALL];
-    ratelimit_priv_line *blocks[RATELIMIT_MAX_ALL + 1];
-    ratelimit_priv_slot_ref undo[RATELIMIT_MAX_ALL];
-    ratelimit_limit made;
-    uint32_t word[RATELIMIT_MAX_ALL][RATELIMIT_PRIV_BLOCK], which;
-    bool wrote[RATELIMIT_MAX_ALL], refused = false;
-    size_t i, n;
-    for (i = 0; i < count; i++) {
-        wrote[i] = false;
-        if (ratelimit_priv_prepare(t, &req[i], ratelimit_priv_ready(req[i].limit, &made), &at[i],
-                                   &res[i]))
-            at[i].block = NULL;
-    }
-    n = ratelimit_priv_sort_blocks(at, count, blocks);
-    ratelimit_priv_read_clock(time);
-    for (i = 0; i < n; i++)
-        if ((which = ratelimit_priv_lock_lines(blocks[i], t->lines, word[i])) < t->lines) {
-            size_t j = i;
-            while (j--)
-                ratelimit_priv_unlock_block(t, blocks[j], word[j]);
-            ratelimit_priv_wait_lines(blocks[i], t->lines, which);
-            i = (size_t)0 - 1; /* from the start */
-        }
-    for (i = 0; i < count; i++) {
-        if (at[i].block)
-            wrote[i] =
-                ratelimit_priv_decide_locked(t, &at[i], ratelimit_priv_ready(req[i].limit, &made),
-                                             &req[i], time->now, &res[i], &undo[i]);
-        refused = refused || !res[i].allowed;
-    }
-    if (refused) {
-        for (i = count; i--;)
-            if (wrote[i]) {
-                ratelimit_priv_put_bucket(&undo[i].line->bucket[undo[i].slot], &undo[i].old);
-                ratelimit_priv_store32(&undo[i].line->tag[undo[i].slot], undo[i].old_tag);
-                ratelimit_priv_add64(&t->evicted, undo[i].evicted ? UINT64_MAX : 0);
-            }
-        ratelimit_priv_none(t, req, res, count, at, time->now);
-    }
-    while (n--)
-        ratelimit_priv_unlock_block(t, blocks[n], word[n]);
-}
-
-static void ratelimit_priv_run(ratelimit_table *t, const ratelimit_request *req,
-                               ratelimit_result *res, size_t count, ratelimit_mode mode,
-                               ratelimit_priv_when *time)
-{
-    size_t i;
-    if (!res || !count)
-        return;
-    if (!t || !req ||
-        (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
-        for (i = 0; i < count; i++)
-            ratelimit_priv_answer(&res[i], RATELIMIT_BAD_ARGUMENT);
-        return;
-    }
-    if (mode == RATELIMIT_ALL)
-        ratelimit_priv_all(t, req, res, count, time);
-    else
-        ratelimit_priv_each(t, req, res, count, time);
-}
-
-RATELIMIT_API void ratelimit_table_decide(ratelimit_table *t, const ratelimit_request *req,
-                                          ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                          uint64_t now_ns)
-{
-    ratelimit_priv_when time;
-    time.clock = NULL;
-    time.self = NULL;
-    time.now = now_ns;
-    ratelimit_priv_run(t, req, res, count, mode, &time);
-}
-
-/* May sweep drop it? The debt was rounded up when it was seen, so the next lower code is when it
- * was seen at the earliest. */
-static bool ratelimit_priv_droppable(const ratelimit_priv_line *line, uint32_t slot, uint64_t now,
-                                     uint64_t idle_ns, bool *in_debt)
-{
-    ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[slot]);
-    uint64_t debt = ratelimit_priv_debt(&b, now), seen;
-    *in_debt = debt != 0;
-    if (!ratelimit_priv_load32(&line->tag[slot]) || !b.rest)
-        return false;
-    if (!debt || !idle_ns || ratelimit_priv_in_flight(&b))
-        return !debt;
-    seen = b.rest >> 53 ? ratelimit_priv_seen(b.rest - (UINT64_C(1) << 53)) : 0;
-    return seen > debt && seen - debt > idle_ns;
+    do {
+        seat->word = ratelimit_priv_load32(&line->lock);
+        seat->line = seat->home = line;
+        seat->slot = slot;
+        seat->tag = seat->old_tag = ratelimit_priv_load32(&line->tag[slot]);
+        seat->was = seat->in_it = ratelimit_priv_fetch(&line->bucket[slot]);
+        seat->there = true;
+    } while (ratelimit_priv_odd(&line->lock, seat->word) ||
+             ratelimit_priv_load32(&line->lock) != seat->word);
+    return seat->tag && seat->was.rest;
 }
 
 RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, uint64_t idle_ns)
 {
-    static const ratelimit_bucket full = {0, 0};
-    size_t i, lines, dropped = 0;
-    uint32_t slot, word;
-    bool in_debt;
+    const ratelimit_bucket none = {0, 0};
+    size_t i, places, dropped = 0;
     if (!t)
         return 0;
-    lines = (size_t)t->blocks * t->lines;
-    for (i = 0; i < lines; i++) {
-        ratelimit_priv_line *line = &ratelimit_priv_lines(t)[i];
-        for (slot = 0; slot < 3; slot++)
-            if (ratelimit_priv_droppable(line, slot, now_ns, idle_ns, &in_debt))
+    RATELIMIT_PRIV_ENTER();
+    places = (size_t)t->lines * 3;
+    for (i = 0; i < places; i++) {
+        ratelimit_priv_seat seat;
+        while (
+            ratelimit_priv_read_seat(&ratelimit_priv_lines(t)[i / 3], (uint32_t)(i % 3), &seat)) {
+            uint64_t left = ratelimit_priv_left(&seat.was, now_ns);
+            uint32_t which = ratelimit_priv_class(seat.was.rest);
+            if (left && (!idle_ns || which == RATELIMIT_PRIV_CLASS_BLOCK ||
+                         which == RATELIMIT_PRIV_CLASS_PERMIT ||
+                         ratelimit_priv_idle(&seat.was, left) <= idle_ns))
                 break;
-        if (slot == 3)
-            continue;
-        ratelimit_priv_lock_block(line, 1, &word);
-        for (; slot < 3; slot++)
-            if (ratelimit_priv_droppable(line, slot, now_ns, idle_ns, &in_debt)) {
-                ratelimit_priv_store32(&line->tag[slot], 0);
-                ratelimit_priv_put_bucket(&line->bucket[slot], &full);
-                ratelimit_priv_add64(&t->evicted, in_debt);
-                dropped++;
-            }
-        ratelimit_priv_unlock_lines(line, 1, &word);
+            if (!ratelimit_priv_commit(t, &seat, &none, now_ns))
+                continue;
+            if (left)
+                ratelimit_priv_bump(&t->evicted, 1);
+            dropped++;
+            break;
+        }
     }
+    RATELIMIT_PRIV_LEAVE();
     return dropped;
 }
 
 RATELIMIT_API void ratelimit_table_stats(const ratelimit_table *t, uint64_t now_ns,
                                          ratelimit_table_counts *out)
 {
-    size_t i, lines;
-    uint32_t slot;
+    size_t i;
     if (!out)
         return;
     memset(out, 0, sizeof *out);
     if (!t)
         return;
-    lines = (size_t)t->blocks * t->lines;
-    for (i = 0; i < lines; i++)
-        for (slot = 0; slot < 3; slot++) {
-            const ratelimit_priv_line *line = &ratelimit_priv_lines(t)[i];
-            ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[slot]);
-            if (ratelimit_priv_load32(&line->tag[slot]) && ratelimit_priv_debt(&b, now_ns)) {
-                out->keys++;
-                out->in_debt += !ratelimit_priv_in_flight(&b);
-            }
+    RATELIMIT_PRIV_ENTER();
+    out->capacity = (uint64_t)t->lines * 3;
+    for (i = 0; i < (size_t)t->lines * 3; i++) {
+        const ratelimit_priv_line *line = &ratelimit_priv_lines(t)[i / 3];
+        ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[i % 3]);
+        if (ratelimit_priv_load32(&line->tag[i % 3]) && ratelimit_priv_left(&b, now_ns)) {
+            out->keys++;
+            out->in_debt += ratelimit_priv_class(b.rest) != RATELIMIT_PRIV_CLASS_PERMIT;
         }
-    out->capacity = (uint64_t)lines * 3;
+    }
     out->evicted = ratelimit_priv_load64(&t->evicted);
     out->refused = ratelimit_priv_load64(&t->refused);
-    out->bytes = RATELIMIT_PRIV_HEAD_BYTES + (uint64_t)lines * 64;
+    out->bytes = RATELIMIT_PRIV_HEAD_BYTES + (uint64_t)t->lines * 64;
+    RATELIMIT_PRIV_LEAVE();
 }
 
-/* Requests in flight are a bucket whose full time is when the last of them counts as gone, and
- * whose fraction is how many. */
-#  define RATELIMIT_PRIV_FLIGHT_KIND UINT32_C(0x9E3779B9)
+/* ---- permits
 
-static void ratelimit_priv_save_flight(ratelimit_bucket *b, uint64_t count, uint64_t ahead,
-                                       uint64_t now)
-{
-    memset(b, 0, sizeof *b);
-    if (!count)
-        return;
-    b->full_ns = now + ahead;
-    b->rest = count | (uint64_t)RATELIMIT_PRIV_FLIGHT << 44 |
-              ratelimit_priv_seen_code(ahead) << 53 | (b->full_ns < now ? RATELIMIT_PRIV_TOP : 0);
-}
+   Each place of a key is an entry of its own: full_ns is when its permit expires, bits 0-23 of rest
+   are a serial number, one more for each holder. So a permit that comes back too late does not look
+   like its successor. An entry that was given back keeps its number until the table needs the
+   place. */
 
-/* How many are in flight, and in *ahead for how long they count at most; a clock that was set back
- * does not prolong that. */
-static uint64_t ratelimit_priv_read_flight(const ratelimit_table *t, const ratelimit_bucket *b,
-                                           uint64_t now, uint64_t *ahead)
+/* ns for which a permit is still held. A clock that was set back does not prolong it by much. */
+static uint64_t ratelimit_priv_permit_left(const ratelimit_table *t, const ratelimit_bucket *b,
+                                           uint64_t now)
 {
-    uint64_t seen = ratelimit_priv_seen(b->rest);
-    *ahead = ratelimit_priv_debt(b, now);
-    if (*ahead > seen && *ahead - seen > t->step_ns)
-        *ahead = seen;
-    return *ahead && ratelimit_priv_in_flight(b) ? b->rest & 0xffffff : 0;
+    uint64_t left = b->rest ? ratelimit_priv_ahead(b->full_ns, now) : 0;
+    uint64_t most = ratelimit_priv_seen_most(b->rest);
+    return left > most && left - most > t->step_ns ? 0 : left;
 }
 
 RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, size_t key_len,
-                                           uint32_t most, uint64_t ttl_ns, uint64_t now_ns)
+                                           uint32_t most, uint64_t ttl_ns, uint64_t now_ns,
+                                           ratelimit_permit *out)
 {
-    ratelimit_priv_place at;
-    ratelimit_priv_slot_ref ref;
-    uint64_t debt = 0, ahead = 0, count = 0;
-    uint32_t word[RATELIMIT_PRIV_BLOCK];
-    bool room = true;
-    if (!t || !key || !key_len || !most || most > 0xffffff || !ttl_ns ||
-        ttl_ns > RATELIMIT_PRIV_MAX)
+    uint64_t hash;
+    uint32_t i, place = 0;
+    bool done = false, room = true;
+    if (out)
+        memset(out, 0, sizeof *out);
+    if (!t || !key || !key_len || !most || most > RATELIMIT_MAX_PERMITS || !ttl_ns ||
+        ttl_ns > RATELIMIT_PRIV_MAX || !out)
         return false;
-    at = ratelimit_priv_locate(t, key, key_len, RATELIMIT_PRIV_FLIGHT_KIND);
-    ratelimit_priv_lock_block(at.block, t->lines, word);
-    if (ratelimit_priv_find(t, &at, &ref)) {
-        count = ratelimit_priv_read_flight(t, &ref.old, now_ns, &ahead);
-    } else {
-        room = ratelimit_priv_choose(t, &at, now_ns, &ref, &debt) &&
-               (!debt || t->when_full <= RATELIMIT_EVICT_LAST_SEEN);
-        if (!room || debt)
-            ratelimit_priv_add64(room ? &t->evicted : &t->refused, 1);
+    RATELIMIT_PRIV_ENTER();
+    hash = ratelimit_priv_hash(t, key, key_len);
+    for (i = 0; !done && i < most; i++) {
+        ratelimit_priv_seat seat;
+        ratelimit_bucket after;
+        place = i;
+        do {
+            ratelimit_priv_probe(t, ratelimit_priv_place(hash, RATELIMIT_PRIV_PERMIT_KIND + place),
+                                 now_ns, true, NULL, 0, &seat);
+            if (seat.full || (!seat.there && t->when_full == RATELIMIT_INHERIT && seat.old_tag &&
+                              ratelimit_priv_left(&seat.in_it, now_ns))) {
+                room = false;
+                break;
+            }
+            if (ratelimit_priv_permit_left(t, &seat.was, now_ns))
+                break;
+            out->expires_ns = after.full_ns = now_ns + ttl_ns;
+            out->place = place;
+            out->serial = (uint32_t)((seat.was.rest + 1) & RATELIMIT_PRIV_PART_MASK);
+            after.rest = out->serial | ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_PERMIT) |
+                         ratelimit_priv_seen_bits(ttl_ns);
+            done = ratelimit_priv_commit(t, &seat, &after, now_ns);
+        } while (!done);
     }
-    if (room && (count < most || ratelimit_priv_debt(&ref.old, now_ns) > ahead)) {
-        ratelimit_bucket b;
-        bool more = count < most;
-        ratelimit_priv_save_flight(&b, count + more, more && ttl_ns > ahead ? ttl_ns : ahead,
-                                   now_ns);
-        ratelimit_priv_write(&ref, at.tag, &b);
-    }
-    ratelimit_priv_unlock_block(t, at.block, word);
-    return room && count < most;
+    if (!done && !room)
+        ratelimit_priv_bump(&t->refused, 1);
+    RATELIMIT_PRIV_LEAVE();
+    return done;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const void *key,
-                                                       size_t key_len, uint64_t now_ns)
+                                                       size_t key_len,
+                                                       const ratelimit_permit *permit,
+                                                       uint64_t now_ns)
 {
-    ratelimit_priv_place at;
-    ratelimit_priv_slot_ref ref;
-    uint64_t ahead = 0, count = 0;
-    uint32_t word[RATELIMIT_PRIV_BLOCK];
-    if (!t)
+    ratelimit_status status = RATELIMIT_LOST;
+    if (!t || !permit)
         return RATELIMIT_BAD_ARGUMENT;
     if (!key || !key_len)
         return RATELIMIT_BAD_KEY;
-    at = ratelimit_priv_locate(t, key, key_len, RATELIMIT_PRIV_FLIGHT_KIND);
-    ratelimit_priv_lock_block(at.block, t->lines, word);
-    if (ratelimit_priv_find(t, &at, &ref))
-        count = ratelimit_priv_read_flight(t, &ref.old, now_ns, &ahead);
-    if (count) {
-        ratelimit_bucket b;
-        ratelimit_priv_save_flight(&b, count - 1, ahead, now_ns);
-        ratelimit_priv_write(&ref, at.tag, &b);
+    RATELIMIT_PRIV_ENTER();
+    for (;;) {
+        ratelimit_priv_seat seat;
+        ratelimit_bucket after;
+        ratelimit_priv_probe(t,
+                             ratelimit_priv_place(ratelimit_priv_hash(t, key, key_len),
+                                                  RATELIMIT_PRIV_PERMIT_KIND + permit->place),
+                             now_ns, false, NULL, 0, &seat);
+        if (!seat.there || seat.was.full_ns != permit->expires_ns ||
+            (seat.was.rest & RATELIMIT_PRIV_PART_MASK) != permit->serial ||
+            !ratelimit_priv_permit_left(t, &seat.was, now_ns))
+            break;
+        after = seat.was;
+        after.full_ns = now_ns;
+        if (ratelimit_priv_commit(t, &seat, &after, now_ns)) {
+            status = RATELIMIT_OK;
+            break;
+        }
     }
-    ratelimit_priv_unlock_block(t, at.block, word);
-    return count ? RATELIMIT_OK : RATELIMIT_LOST;
+    RATELIMIT_PRIV_LEAVE();
+    return status;
 }
 
 /* ---- >>implementation: store ----------------------------------------------------------------- */
 
-/* The table has no room for pointers that mean something in one process only, and a store is passed
- * by value. So the limiter asks with the clock that stands in the store (decide_at), and only who
- * calls decide itself gets the clock from the head, where the last ratelimit_table_store left it,
- * stamped so that another program's pointers are not followed. */
-static uint64_t ratelimit_priv_stamp(const ratelimit_table *t)
-{
-    uint64_t of[3];
-    of[0] = t->clock;
-    of[1] = t->clock_self;
-    of[2] = (uint64_t)(uintptr_t)t ^ (uint64_t)(uintptr_t)ratelimit_table_store;
-    return ratelimit_priv_hash(of, sizeof of, t->seed) | 1;
-}
-
-static void ratelimit_priv_fail(ratelimit_result *res, size_t count, ratelimit_status status)
-{
-    size_t i;
-    for (i = 0; res && i < count; i++)
-        ratelimit_priv_answer(&res[i], status);
-}
-
-static void ratelimit_priv_table_decide_at(void *self, const ratelimit_request *req,
-                                           ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                           ratelimit_clock clock, void *clock_self)
-{
-    ratelimit_priv_when time;
-    time.clock = clock;
-    time.self = clock_self;
-    time.now = 0;
-    if (clock)
-        ratelimit_priv_run((ratelimit_table *)self, req, res, count, mode, &time);
-    else
-        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
-}
-
-#  if !defined(RATELIMIT_NO_CLOCK)
-static uint64_t ratelimit_priv_platform_clock(void *self)
-{
-    (void)self;
-    return ratelimit_clock_ns();
-}
-#    define RATELIMIT_PRIV_PLATFORM_CLOCK ratelimit_priv_platform_clock
-#  else
-#    define RATELIMIT_PRIV_PLATFORM_CLOCK NULL
-#  endif
-
-static void ratelimit_priv_table_decide(void *self, const ratelimit_request *req,
+static void ratelimit_priv_table_decide(const ratelimit_store *store, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
-    ratelimit_priv_table_decide_at(self, req, res, count, mode, RATELIMIT_PRIV_PLATFORM_CLOCK,
-                                   NULL);
-}
-
-static void ratelimit_priv_table_decide_own(void *self, const ratelimit_request *req,
-                                            ratelimit_result *res, size_t count,
-                                            ratelimit_mode mode)
-{
-    ratelimit_table *t = (ratelimit_table *)self;
-    ratelimit_clock clock = (ratelimit_clock)(uintptr_t)t->clock;
-    if (t->clock_stamp != ratelimit_priv_stamp(t))
-        clock = NULL;
-    ratelimit_priv_table_decide_at(self, req, res, count, mode, clock,
-                                   (void *)(uintptr_t)t->clock_self);
+    if (store->clock)
+        (void)ratelimit_table_decide((ratelimit_table *)store->self, req, res, count, mode,
+                                     store->clock(store->clock_self));
+    else
+        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
 }
 
 RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
@@ -3878,38 +4340,31 @@ RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
     memset(&store, 0, sizeof store);
     store.self = t;
     store.decide = ratelimit_priv_table_decide;
-    store.decide_at = ratelimit_priv_table_decide_at;
     store.clock = clock_or_null ? clock_or_null : RATELIMIT_PRIV_PLATFORM_CLOCK;
     store.clock_self = clock_self;
-    if (t && clock_or_null) {
-        store.decide = ratelimit_priv_table_decide_own;
-        t->clock = (uint64_t)(uintptr_t)clock_or_null;
-        t->clock_self = (uint64_t)(uintptr_t)clock_self;
-        t->clock_stamp = ratelimit_priv_stamp(t);
-    }
     return store;
 }
 
-static void ratelimit_priv_put_le64(unsigned char *to, uint64_t value)
+static void ratelimit_priv_put_le(unsigned char *to, uint64_t value, size_t bytes)
 {
-    int i;
-    for (i = 0; i < 8; i++)
+    size_t i;
+    for (i = 0; i < bytes; i++)
         to[i] = (unsigned char)(value >> (8 * i));
 }
 
-#  define RATELIMIT_PRIV_RECORD UINT64_C(0x00314C52) /* "RL1", NUL */
+#  define RATELIMIT_PRIV_RECORD UINT64_C(0x00324C52) /* "RL2", NUL */
 
 /* 1: done, *out is set; 0: somebody else was faster; below 0: the database failed or holds
  * something else. */
-static int ratelimit_priv_cas_try(ratelimit_cas *cas, const ratelimit_request *q,
-                                  const ratelimit_limit *l, ratelimit_result *out)
+static int ratelimit_priv_cas_try(ratelimit_cas *cas, const unsigned char *key, size_t key_len,
+                                  const ratelimit_request *q, ratelimit_result *out)
 {
     unsigned char old[RATELIMIT_RECORD_BYTES], record[RATELIMIT_RECORD_BYTES];
     ratelimit_bucket b = {0, 0}, from;
     uint64_t writes = 0, now, ttl;
     int found;
     memset(old, 0, sizeof old);
-    found = cas->load(cas->self, q->key, q->key_len, old);
+    found = cas->load(cas->self, key, key_len, old);
     if (found < 0)
         return -1;
     if (found) {
@@ -3922,43 +4377,46 @@ static int ratelimit_priv_cas_try(ratelimit_cas *cas, const ratelimit_request *q
     }
     from = b;
     now = cas->clock(cas->clock_self);
-    ratelimit_priv_decide(&b, l, q, now, cas->step_ns ? cas->step_ns : RATELIMIT_STEP_NS, out);
-    if (ratelimit_priv_same(&b, &from))
+    (void)ratelimit_priv_decide(&b, q, now, cas->step_ns ? cas->step_ns : RATELIMIT_STEP_NS, out);
+    if (b.full_ns == from.full_ns && b.rest == from.rest)
         return 1;
-    ttl = ratelimit_priv_debt(&b, now);
+    ttl = ratelimit_priv_left(&b, now);
     if (!ttl && !found)
         return 1;
-    ratelimit_priv_put_le64(record, b.full_ns);
-    ratelimit_priv_put_le64(record + 8, b.rest);
-    ratelimit_priv_put_le64(record + 16, RATELIMIT_PRIV_RECORD | (writes + 1) << 32);
-    return cas->swap(cas->self, q->key, q->key_len, found ? old : NULL, record, ttl);
+    ratelimit_priv_put_le(record, b.full_ns, 8);
+    ratelimit_priv_put_le(record + 8, b.rest, 8);
+    ratelimit_priv_put_le(record + 16, RATELIMIT_PRIV_RECORD | (writes + 1) << 32, 8);
+    return cas->swap(cas->self, key, key_len, found ? old : NULL, record, ttl);
 }
 
-static void ratelimit_priv_cas_decide(void *self, const ratelimit_request *req,
+static void ratelimit_priv_cas_decide(const ratelimit_store *store, const ratelimit_request *req,
                                       ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
-    ratelimit_cas *cas = (ratelimit_cas *)self;
+    ratelimit_cas *cas = (ratelimit_cas *)store->self;
+    unsigned char key[RATELIMIT_CAS_KEY_BYTES];
     size_t i;
-    if (!req || !cas || !cas->load || !cas->swap || !cas->clock ||
-        (mode == RATELIMIT_ALL && count > 1)) {
-        ratelimit_priv_fail(res, count,
-                            mode == RATELIMIT_ALL && count > 1 ? RATELIMIT_UNSUPPORTED
-                                                               : RATELIMIT_BAD_ARGUMENT);
+    if (!req || !cas || !cas->load || !cas->swap || !cas->clock) {
+        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
         return;
     }
-    for (i = 0; res && i < count; i++) {
-        ratelimit_limit made;
-        const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
+    if (mode == RATELIMIT_ALL && count > 1) {
+        ratelimit_priv_fail(res, count, RATELIMIT_UNSUPPORTED);
+        return;
+    }
+    for (i = 0; i < count; i++) {
+        const ratelimit_request *q = &req[i];
         uint32_t tries = cas->tries ? cas->tries : 16;
         int done = 0;
-        if (!req[i].key || !req[i].key_len) {
+        if (ratelimit_priv_no_key(q) || q->key_len > sizeof key - 4) {
             ratelimit_priv_answer(&res[i], RATELIMIT_BAD_KEY);
             continue;
         }
-        if (ratelimit_priv_settled(&req[i], l, &res[i]))
+        if (ratelimit_priv_settled(q, &res[i]))
             continue;
+        memcpy(key, q->key, q->key_len);
+        ratelimit_priv_put_le(key + q->key_len, q->limit->scope, 4);
         while (done == 0 && tries--)
-            done = ratelimit_priv_cas_try(cas, &req[i], l, &res[i]);
+            done = ratelimit_priv_cas_try(cas, key, q->key_len + 4, q, &res[i]);
         if (done <= 0)
             ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
     }
@@ -3977,1472 +4435,685 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
     return store;
 }
 
-/* ---- windows and semaphores over the compare-and-swap store: a time, a number, a mark */
-
-#  define RATELIMIT_PRIV_CAS_WINDOW  UINT64_C(0x00315752) /* "RW1", NUL: end, used */
-#  define RATELIMIT_PRIV_CAS_PLAIN   UINT64_C(0x00315052) /* "RP1", NUL: end, how many are out */
-#  define RATELIMIT_PRIV_CAS_PLACE   UINT64_C(0x00314852) /* "RH1", NUL: end, holder */
-#  define RATELIMIT_PRIV_CAS_LONGEST (UINT64_C(1) << 62)
-#  define RATELIMIT_PRIV_CAS_PLACES  255
-
-typedef struct ratelimit_priv_cas_record {
-    ratelimit_cas *cas;
-    const void *key;
-    size_t key_len;
-    uint64_t mark;
-    uint32_t swaps; /* left in this call */
-    bool found;
-    unsigned char old[RATELIMIT_RECORD_BYTES];
-    uint64_t left_ns, value; /* 0 both if its time is over at now_ns */
-    uint64_t now_ns;
-} ratelimit_priv_cas_record;
-
-static ratelimit_status ratelimit_priv_cas_open(ratelimit_priv_cas_record *r, ratelimit_cas *cas,
-                                                const void *key, size_t key_len, uint64_t mark)
-{
-    memset(r, 0, sizeof *r);
-    if (!cas || !cas->load || !cas->swap || !cas->clock)
-        return RATELIMIT_BAD_ARGUMENT;
-    r->cas = cas;
-    r->key = key;
-    r->key_len = key_len;
-    r->mark = mark;
-    r->swaps = cas->tries ? cas->tries : 16;
-    return key && key_len ? RATELIMIT_OK : RATELIMIT_BAD_KEY;
-}
-
-static bool ratelimit_priv_cas_time(uint64_t ns)
-{
-    return ns && ns <= RATELIMIT_PRIV_CAS_LONGEST;
-}
-
-/* Times wrap: an end more than 2^63 ns ahead lies behind. */
-static uint64_t ratelimit_priv_cas_left(uint64_t end_ns, uint64_t now_ns)
-{
-    uint64_t left = end_ns - now_ns;
-    return left >> 63 ? 0 : left;
-}
-
-/* True if loaded, as it is at the time given. */
-static bool ratelimit_priv_cas_load(ratelimit_priv_cas_record *r, uint64_t now_ns)
-{
-    int found;
-    memset(r->old, 0, sizeof r->old);
-    found = r->cas->load(r->cas->self, r->key, r->key_len, r->old);
-    r->found = found > 0;
-    r->now_ns = now_ns;
-    r->left_ns = r->value = 0;
-    if (found <= 0)
-        return found == 0;
-    r->left_ns = ratelimit_priv_cas_left(ratelimit_priv_le64(r->old), now_ns);
-    r->value = r->left_ns ? ratelimit_priv_le64(r->old + 8) : 0;
-    return (ratelimit_priv_le64(r->old + 16) & UINT32_MAX) == r->mark;
-}
-
-/* Who charges or gives back judges by a time read after the record came. */
-static bool ratelimit_priv_cas_load_now(ratelimit_priv_cas_record *r)
-{
-    bool good = ratelimit_priv_cas_load(r, 0);
-    r->now_ns = r->cas->clock(r->cas->clock_self);
-    r->left_ns = r->found ? ratelimit_priv_cas_left(ratelimit_priv_le64(r->old), r->now_ns) : 0;
-    r->value = r->left_ns ? ratelimit_priv_le64(r->old + 8) : 0;
-    return good;
-}
-
-/* 1: done; 0: load again; below 0: the database failed, or it lost too often. */
-static int ratelimit_priv_cas_swap(ratelimit_priv_cas_record *r, uint64_t left_ns, uint64_t value)
-{
-    unsigned char record[RATELIMIT_RECORD_BYTES];
-    uint64_t writes = ratelimit_priv_le64(r->old + 16) >> 32;
-    int done;
-    ratelimit_priv_put_le64(record, r->now_ns + left_ns);
-    ratelimit_priv_put_le64(record + 8, value);
-    ratelimit_priv_put_le64(record + 16, r->mark | (writes + 1) << 32);
-    done =
-        r->cas->swap(r->cas->self, r->key, r->key_len, r->found ? r->old : NULL, record, left_ns);
-    return done == 0 && !--r->swaps ? -1 : done;
-}
-
-/* The answer for n, where r->value were used before. */
-static void ratelimit_priv_cas_window_result(const ratelimit_priv_cas_record *r, uint64_t most,
-                                             uint64_t n, bool allowed, uint64_t left_ns,
-                                             ratelimit_result *out)
-{
-    uint64_t used = r->value + (allowed ? n : 0);
-    ratelimit_priv_answer(out, allowed    ? RATELIMIT_OK
-                               : n > most ? RATELIMIT_NEVER
-                                          : RATELIMIT_DENIED);
-    out->limit = most;
-    out->remaining = used < most ? most - used : 0;
-    out->taken = allowed ? n : 0;
-    out->reset_after_ns = used ? left_ns : 0;
-    if (!allowed)
-        out->retry_after_ns = n > most ? RATELIMIT_FOREVER : left_ns;
-}
-
-static int ratelimit_priv_cas_window_try(ratelimit_priv_cas_record *r, uint64_t most,
-                                         uint64_t per_ns, uint64_t n, ratelimit_result *out)
-{
-    uint64_t step = r->cas->step_ns ? r->cas->step_ns : RATELIMIT_STEP_NS, left;
-    bool allowed, shorter;
-    if (!ratelimit_priv_cas_load_now(r))
-        return -1;
-    left = r->left_ns ? r->left_ns : per_ns;
-    shorter = left > per_ns && left - per_ns > step;
-    left = shorter ? per_ns : left;
-    allowed = r->value <= most && n <= most - r->value;
-    ratelimit_priv_cas_window_result(r, most, n, allowed, left, out);
-    if (!allowed && !shorter)
-        return 1;
-    return ratelimit_priv_cas_swap(r, left, r->value + (allowed ? n : 0));
-}
-
-RATELIMIT_API bool ratelimit_cas_window(ratelimit_cas *cas, const void *key, size_t key_len,
-                                        uint64_t most, uint64_t per_ns, uint64_t n,
-                                        ratelimit_result *out_or_null)
-{
-    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_priv_cas_record r;
-    ratelimit_status status =
-        ratelimit_priv_cas_open(&r, cas, key, key_len, RATELIMIT_PRIV_CAS_WINDOW);
-    int done = 0;
-    if (status == RATELIMIT_OK && (most >> 63 || n >> 63 || !ratelimit_priv_cas_time(per_ns)))
-        status = RATELIMIT_BAD_ARGUMENT;
-    if (status == RATELIMIT_OK && !n)
-        status = RATELIMIT_BAD_COUNT;
-    if (status != RATELIMIT_OK || !most) {
-        ratelimit_priv_answer(out, status);
-        out->limit = out->remaining = status == RATELIMIT_OK ? UINT64_MAX : 0;
-        out->taken = status == RATELIMIT_OK ? n : 0;
-        return out->allowed;
-    }
-    while (done == 0)
-        done = ratelimit_priv_cas_window_try(&r, most, per_ns, n, out);
-    if (done < 0)
-        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
-    return out->allowed;
-}
-
-RATELIMIT_API ratelimit_status ratelimit_cas_acquire_plain(ratelimit_cas *cas, const void *key,
-                                                           size_t key_len, uint64_t most,
-                                                           uint64_t ttl_ns)
-{
-    ratelimit_priv_cas_record r;
-    ratelimit_status status =
-        ratelimit_priv_cas_open(&r, cas, key, key_len, RATELIMIT_PRIV_CAS_PLAIN);
-    int done = 0;
-    if (status != RATELIMIT_OK)
-        return status;
-    if (!most || most > UINT64_C(1) << 31 || !ratelimit_priv_cas_time(ttl_ns))
-        return RATELIMIT_BAD_ARGUMENT;
-    while (done == 0) {
-        if (!ratelimit_priv_cas_load_now(&r))
-            return RATELIMIT_STORE_FAILED;
-        if (r.value >= most)
-            return RATELIMIT_BUSY;
-        done = ratelimit_priv_cas_swap(&r, ttl_ns, r.value + 1);
-    }
-    return done > 0 ? RATELIMIT_OK : RATELIMIT_STORE_FAILED;
-}
-
-RATELIMIT_API ratelimit_status ratelimit_cas_release_plain(ratelimit_cas *cas, const void *key,
-                                                           size_t key_len)
-{
-    ratelimit_priv_cas_record r;
-    ratelimit_status status =
-        ratelimit_priv_cas_open(&r, cas, key, key_len, RATELIMIT_PRIV_CAS_PLAIN);
-    int done = 0;
-    if (status != RATELIMIT_OK)
-        return status;
-    while (done == 0) {
-        if (!ratelimit_priv_cas_load_now(&r))
-            return RATELIMIT_STORE_FAILED;
-        if (!r.value)
-            return RATELIMIT_LOST;
-        done = ratelimit_priv_cas_swap(&r, r.value > 1 ? r.left_ns : 0, r.value - 1);
-    }
-    return done > 0 ? RATELIMIT_OK : RATELIMIT_STORE_FAILED;
-}
-
-/* Names of places, made in place: key, ':', two hex digits. */
-typedef struct ratelimit_priv_cas_name {
-    char text[256];
-    size_t key_len;
-} ratelimit_priv_cas_name;
-
-static ratelimit_status ratelimit_priv_cas_open_places(ratelimit_priv_cas_record *r,
-                                                       ratelimit_priv_cas_name *name,
-                                                       ratelimit_cas *cas, const void *key,
-                                                       size_t key_len)
-{
-    ratelimit_status status =
-        ratelimit_priv_cas_open(r, cas, key, key_len, RATELIMIT_PRIV_CAS_PLACE);
-    if (status != RATELIMIT_OK)
-        return status;
-    if (key_len > 250)
-        return RATELIMIT_BAD_KEY;
-    memcpy(name->text, key, key_len);
-    name->key_len = key_len;
-    r->key = name->text;
-    r->key_len = key_len + 3;
-    return RATELIMIT_OK;
-}
-
-static void ratelimit_priv_cas_place(ratelimit_priv_cas_name *name, uint32_t place)
-{
-    static const char digits[] = "0123456789abcdef";
-    name->text[name->key_len] = ':';
-    name->text[name->key_len + 1] = digits[place >> 4 & 15];
-    name->text[name->key_len + 2] = digits[place & 15];
-}
-
-/* Looks at a place by a time read before: if it was over then, its holder can't extend it later
- * either. */
-static bool ratelimit_priv_cas_look(ratelimit_priv_cas_record *r, ratelimit_priv_cas_name *name,
-                                    uint32_t place, uint64_t *retry_ns)
-{
-    ratelimit_priv_cas_place(name, place);
-    if (!ratelimit_priv_cas_load(r, r->cas->clock(r->cas->clock_self)))
-        return false;
-    if (r->value && (!*retry_ns || r->left_ns < *retry_ns))
-        *retry_ns = r->left_ns;
-    return true;
-}
-
-/* How many of the first places may be handed out, so that those and what is out in the others are
- * not more than most. Nobody hands out the others, so there it only gets less. */
-static bool ratelimit_priv_cas_usable(ratelimit_priv_cas_record *r, ratelimit_priv_cas_name *name,
-                                      uint32_t most, uint32_t places, uint32_t *usable,
-                                      uint64_t *retry_ns)
-{
-    uint32_t at = places, out = 0;
-    while (at > 0 && at + out > most) {
-        if (!ratelimit_priv_cas_look(r, name, --at, retry_ns))
-            return false;
-        out += r->value != 0;
-    }
-    *usable = at;
-    return true;
-}
-
-/* Takes the first free place of those usable, from one that differs by id. */
-static ratelimit_status ratelimit_priv_cas_find(ratelimit_priv_cas_record *r,
-                                                ratelimit_priv_cas_name *name, uint32_t usable,
-                                                uint64_t ttl_ns, ratelimit_cas_permit *permit,
-                                                uint64_t *retry_ns)
-{
-    uint64_t mix = (permit->id ^ permit->id >> 32) * UINT64_C(0x9E3779B97F4A7C15);
-    uint32_t i = 0;
-    while (i < usable) {
-        uint32_t place = (uint32_t)(((mix >> 33) + i) % usable);
-        int done = 0;
-        if (!ratelimit_priv_cas_look(r, name, place, retry_ns))
-            return RATELIMIT_STORE_FAILED;
-        if (r->value) {
-            i++;
-            continue;
-        }
-        done = ratelimit_priv_cas_swap(r, ttl_ns, permit->id);
-        if (done < 0)
-            return RATELIMIT_STORE_FAILED;
-        if (done) {
-            permit->place = place;
-            permit->expires_ns = r->now_ns + ttl_ns;
-            return RATELIMIT_OK;
-        }
-    }
-    return RATELIMIT_BUSY;
-}
-
-RATELIMIT_API ratelimit_status ratelimit_cas_acquire(ratelimit_cas *cas, const void *key,
-                                                     size_t key_len, uint32_t most, uint32_t places,
-                                                     uint64_t ttl_ns, uint64_t id,
-                                                     ratelimit_cas_permit *permit,
-                                                     uint64_t *retry_after_ns)
-{
-    ratelimit_priv_cas_record r;
-    ratelimit_priv_cas_name name;
-    ratelimit_cas_permit found = {0, 0, 0};
-    uint64_t retry = 0;
-    uint32_t usable = 0;
-    ratelimit_status status = ratelimit_priv_cas_open_places(&r, &name, cas, key, key_len);
-    if (permit)
-        *permit = found;
-    if (retry_after_ns)
-        *retry_after_ns = 0;
-    if (status != RATELIMIT_OK)
-        return status;
-    if (!permit || !id || !most || most > places || places > RATELIMIT_PRIV_CAS_PLACES ||
-        !ratelimit_priv_cas_time(ttl_ns))
-        return RATELIMIT_BAD_ARGUMENT;
-    found.id = id;
-    if (!ratelimit_priv_cas_usable(&r, &name, most, places, &usable, &retry))
-        return RATELIMIT_STORE_FAILED;
-    status = ratelimit_priv_cas_find(&r, &name, usable, ttl_ns, &found, &retry);
-    if (status == RATELIMIT_OK)
-        *permit = found;
-    if (status == RATELIMIT_BUSY && retry_after_ns)
-        *retry_after_ns = retry;
-    return status;
-}
-
-/* The place of permit gets an end ttl_ns from now (0: none) if it is still the permit's. */
-static ratelimit_status ratelimit_priv_cas_held(ratelimit_cas *cas, const void *key, size_t key_len,
-                                                const ratelimit_cas_permit *permit, uint64_t ttl_ns,
-                                                uint64_t *now_ns)
-{
-    ratelimit_priv_cas_record r;
-    ratelimit_priv_cas_name name;
-    ratelimit_status status = ratelimit_priv_cas_open_places(&r, &name, cas, key, key_len);
-    uint64_t end = 0;
-    int done = 0;
-    if (status != RATELIMIT_OK)
-        return status;
-    if (!permit || permit->place >= RATELIMIT_PRIV_CAS_PLACES ||
-        (ttl_ns && !ratelimit_priv_cas_time(ttl_ns)))
-        return RATELIMIT_BAD_ARGUMENT;
-    if (!permit->id)
-        return RATELIMIT_LOST; /* a zeroed one */
-    ratelimit_priv_cas_place(&name, permit->place);
-    while (done == 0) {
-        if (!ratelimit_priv_cas_load_now(&r))
-            return RATELIMIT_STORE_FAILED;
-        if (r.value != permit->id)
-            return RATELIMIT_LOST;
-        end = ratelimit_priv_le64(r.old);
-        done = ratelimit_priv_cas_swap(&r, ttl_ns, ttl_ns ? permit->id : 0);
-    }
-    if (done < 0)
-        return RATELIMIT_STORE_FAILED;
-    *now_ns = r.now_ns;
-    if (!ttl_ns || ratelimit_priv_cas_left(end, cas->clock(cas->clock_self)))
-        return RATELIMIT_OK;
-    /* Its time was over before the swap came: others may have counted on that. */
-    (void)ratelimit_priv_cas_held(cas, key, key_len, permit, 0, now_ns);
-    return RATELIMIT_LOST;
-}
-
-RATELIMIT_API ratelimit_status ratelimit_cas_release(ratelimit_cas *cas, const void *key,
-                                                     size_t key_len,
-                                                     const ratelimit_cas_permit *permit)
-{
-    uint64_t now = 0;
-    return ratelimit_priv_cas_held(cas, key, key_len, permit, 0, &now);
-}
-
-RATELIMIT_API ratelimit_status ratelimit_cas_extend(ratelimit_cas *cas, const void *key,
-                                                    size_t key_len, ratelimit_cas_permit *permit,
-                                                    uint64_t ttl_ns)
-{
-    uint64_t now = 0;
-    ratelimit_status status = ttl_ns
-                                  ? ratelimit_priv_cas_held(cas, key, key_len, permit, ttl_ns, &now)
-                                  : RATELIMIT_BAD_ARGUMENT;
-    if (status == RATELIMIT_OK)
-        permit->expires_ns = now + ttl_ns;
-    return status;
-}
-
 /* ---- >>implementation: tier ---------------------------------------------------------------------
 
-   Two entries per key in the tier's table, apart from buckets by their kind:
+   The tier's table has one entry for each key and scope, in the home line of the local bucket but
+   under a tag of its own. The entry is a state of another class than buckets. It is a lease:
 
-   known   the debt that the store last told, reckoned from when it was asked. Others only add to
-           it, so it is a lower bound, and what it refuses the store would refuse, too. For a bucket
-           it is one, as the table keeps it. A fixed window ends by the store's clock, not by ours:
-           there it is the end in our time, and what remained.
-   lease   when the store last answered for the key; the tokens taken and not yet served; how many
-           to ask for next; the limit it all belongs to. Gone when its time is over.
+       full_ns      lease_ns after the store was asked
+       rest   0-19  left: tokens that are paid for and not yet served
+             20-31  turn: one more with each change, but not when tokens are served
+             32-43  which limit it belongs to (12 bits of a hash)
+                49  ASKING: somebody is asking the store for more
+             50-57  told: what remained at the store then, in units of burst / 256 + 1
 
-   While the store fails, a third: the local bucket, of the usual kind. All three are in one block.
+   or it is a refusal:
 
-   A lease has one owner at a time. Who wants more takes what is left out of it and marks it ASKING;
-   what comes of the store's answer is put back only into the very entry that was marked (turn). So
-   there is never more than one lease, and a reset, block or refund meanwhile drops it, as it does
-   all that was asked before it was done. Others, while it is marked, ask for themselves. Nothing is
-   ever refunded on its own account: a refund could undo another node's block or reset. What is left
-   over counts towards the next take of the key; what nobody asks for expires. */
+       full_ns      T: from then on it is not believed
+       rest   0-31  F - T, as m (27 bits) x 2^e (5 bits), where F is when the debt is gone (fixed
+                    window: when the window ends)
+             32-43  which limit it belongs to
+             49-56  fixed window: how many tokens are not refused
+                57  fixed window: 1 if nothing remains (if it is blocked, a request of fewer tokens
+                    may pass earlier, so only what asks for as many as were refused is)
 
-#  define RATELIMIT_PRIV_KNOWN_KIND UINT32_C(0x85EBCA6B)
-#  define RATELIMIT_PRIV_LEASE_KIND UINT32_C(0xC2B2AE35)
+   F is exact to the ns: where F - T needs more than 27 bits, T is a little earlier instead. An
+   example: a key owes an hour, and the store is trusted for 1 s. F - T is 3,599 s, 2^41.7 ns, so e
+   is 16, and T is up to 2^16 ns (66 us) earlier than in a second.
 
+   The store's answer is kept only if the entry is the one that was there when the question was
+   sent. A note of 32 bits (a hash of the entry without `left`) tells. So RESET, BLOCK, REFUND and
+   CANCEL end what others are asking for: they change the entry, and if there is none they make one
+   that says nothing. It stays for as long as an answer that was asked for before could be believed.
+
+   One thread at a time asks for a lease: the one that set ASKING. It keeps what it gets only if the
+   entry is still its own; else the tokens are lost. So tokens are served at most once, and never
+   before they are paid for. Nothing is given back to the store on the tier's own account: REFUND
+   would undo a RESET of another node's. */
+
+#  define RATELIMIT_PRIV_TIER_KIND    UINT32_C(0x85EBCA6B)
+#  define RATELIMIT_PRIV_LEASE_LEFT   UINT64_C(0xfffff)
+#  define RATELIMIT_PRIV_LEASE_TURN   (UINT64_C(0xfff) << 20)
+#  define RATELIMIT_PRIV_TIER_WHICH   (UINT64_C(0xfff) << 32)
+#  define RATELIMIT_PRIV_LEASE_ASKING (UINT64_C(1) << 49)
+
+enum { RATELIMIT_PRIV_TOLD_SHIFT = 50, RATELIMIT_PRIV_STAYS_SHIFT = 49 };
 enum { RATELIMIT_PRIV_TIER_BATCH = 32 };
 
-/* Where a key's entries may be. block is NULL where the tier has no part in a request. */
-typedef struct ratelimit_priv_keyed {
-    ratelimit_priv_place known, lease;
-} ratelimit_priv_keyed;
+/* What becomes of a request. */
+enum {
+    RATELIMIT_PRIV_HERE,  /* it is answered */
+    RATELIMIT_PRIV_AS_IS, /* it goes to the store, and its answer to the caller */
+    RATELIMIT_PRIV_LEARN, /* the same, and the answer is kept; or it asks for a lease */
+    RATELIMIT_PRIV_ENDS   /* the same, and it ends the entry */
+};
 
-/* An entry as it was read: only what still is the same is replaced. */
-typedef struct ratelimit_priv_kept {
-    ratelimit_priv_line *line;
-    uint32_t seq, slot;
-    ratelimit_bucket b;
-} ratelimit_priv_kept;
+/* What the tier must know of a request until the store has answered. */
+typedef struct ratelimit_priv_ask {
+    uint64_t place; /* of the entry */
+    uint32_t note;  /* of the entry when the question was sent; 0: there was none */
+    uint32_t lease; /* above 0: asks for up to that many tokens instead of its own */
+    uint32_t what;
+} ratelimit_priv_ask;
 
-/* A lease, unpacked. In the bucket: full_ns is at + tier's keep; of rest, bits 0-23 left, 24-49 id,
- * 50 none (so it is never taken for one in flight), 51 asking, 53-57 size, 58-63 turn. */
-typedef struct ratelimit_priv_lease {
-    uint64_t age;        /* ns since the store answered, or RATELIMIT_FOREVER */
-    uint32_t left;       /* tokens */
-    uint32_t size, turn; /* the next lease is of 2^size tokens */
-    uint32_t id;         /* of the limit */
-    bool asking;
-} ratelimit_priv_lease;
-
-/* A request that goes to the store, and what the tier has at stake. */
-typedef struct ratelimit_priv_errand {
-    ratelimit_priv_keyed at;
-    const ratelimit_request *req;
-    ratelimit_result *res;
-    uint64_t held; /* tokens taken out of the lease */
-    uint32_t size, turn;
-    bool marked; /* the lease is marked ASKING for us */
-    bool netted; /* asked for other than req says: for what is missing, or for a lease */
-} ratelimit_priv_errand;
-
-static inline uint64_t ratelimit_priv_or(uint64_t option, uint64_t otherwise)
+/* trust_ns or lease_ns; 0 is 1 s. */
+static inline uint64_t ratelimit_priv_life(uint64_t option)
 {
-    option = option ? option : otherwise;
+    option = option ? option : RATELIMIT_SECOND;
     return option < RATELIMIT_PRIV_MAX ? option : RATELIMIT_PRIV_MAX;
 }
 
-static inline uint64_t ratelimit_priv_trust(const ratelimit_tier *tier)
-{
-    return ratelimit_priv_or(tier->trust_ns, RATELIMIT_SECOND);
-}
-
-static inline uint64_t ratelimit_priv_lease_ns(const ratelimit_tier *tier)
-{
-    return ratelimit_priv_or(tier->lease_ns, RATELIMIT_SECOND);
-}
-
-/* For how long a lease entry is of use. */
-static inline uint64_t ratelimit_priv_keep(const ratelimit_tier *tier)
-{
-    uint64_t trust = ratelimit_priv_trust(tier), lease = ratelimit_priv_lease_ns(tier);
-    return trust > lease ? trust : lease;
-}
-
-/* NULL if there is none. */
-static ratelimit_clock ratelimit_priv_tier_clock(const ratelimit_tier *tier)
+static inline ratelimit_clock ratelimit_priv_tier_clock(const ratelimit_tier *tier)
 {
     return tier->clock ? tier->clock : RATELIMIT_PRIV_PLATFORM_CLOCK;
 }
 
-static uint64_t ratelimit_priv_tier_now(const ratelimit_tier *tier)
+static inline uint64_t ratelimit_priv_tier_now(const ratelimit_tier *tier)
 {
     return ratelimit_priv_tier_clock(tier)(tier->clock_self);
 }
 
-static RATELIMIT_PRIV_INLINE ratelimit_priv_keyed
-ratelimit_priv_keyed_at(const ratelimit_table *t, const ratelimit_request *q)
+static inline uint64_t ratelimit_priv_tier_place(const ratelimit_table *t,
+                                                 const ratelimit_request *q)
 {
-    ratelimit_priv_keyed at;
-    at.lease = ratelimit_priv_locate(t, q->key, q->key_len, RATELIMIT_PRIV_LEASE_KIND);
-    at.known = at.lease;
-    at.known.tag ^= RATELIMIT_PRIV_LEASE_KIND ^ RATELIMIT_PRIV_KNOWN_KIND;
-    at.known.tag += at.known.tag == 0;
-    return at; /* both are looked for from the same line on, which mostly has them */
+    return ratelimit_priv_place(ratelimit_priv_hash(t, q->key, q->key_len), q->limit->scope) ^
+           RATELIMIT_PRIV_TIER_KIND;
 }
 
-/* ---- entries */
-
-/* Reads an entry. False if there is none, or it changes all the time, which costs a call. */
-static RATELIMIT_PRIV_INLINE bool ratelimit_priv_kept_read(const ratelimit_table *t,
-                                                           const ratelimit_priv_place *at,
-                                                           ratelimit_priv_kept *e)
+static inline uint64_t ratelimit_priv_which(const ratelimit_limit *l)
 {
-#  if defined(RATELIMIT_LOCK)
-    ratelimit_priv_slot_ref ref;
-    uint32_t word[RATELIMIT_PRIV_BLOCK];
-    bool found;
-    ratelimit_priv_lock_block(at->block, t->lines, word);
-    found = ratelimit_priv_find(t, at, &ref);
-    if (found)
-        e->b = ref.old;
-    ratelimit_priv_unlock_block(t, at->block, word);
-    return found;
-#  else
-    uint32_t i = 0, tries = 0, index = at->home;
-    while (i < t->lines && tries < 100) {
-        e->line = &at->block[index];
-        e->seq = ratelimit_priv_load32(&e->line->lock);
-        e->slot = ratelimit_priv_slot(e->line, at->tag);
-        if (e->slot == 3) {
-            index = ratelimit_priv_next(t, index);
-            i++;
-            continue;
-        }
-        e->b = ratelimit_priv_fetch(&e->line->bucket[e->slot]);
-        if (!(e->seq & 1) && ratelimit_priv_load32(&e->line->lock) == e->seq)
-            return true;
-        ratelimit_priv_relax();
-        tries++;
-    }
-    return false;
-#  endif
+    return l->state * UINT64_C(0x9E3779B97F4A7C15) >> 52 << 32;
 }
 
-/* Replaces it, unless it changed since it was read. */
-static bool ratelimit_priv_kept_swap(const ratelimit_table *t, const ratelimit_priv_place *at,
-                                     const ratelimit_priv_kept *e, const ratelimit_bucket *b)
+static uint32_t ratelimit_priv_note(const ratelimit_bucket *b)
 {
-#  if defined(RATELIMIT_LOCK)
-    ratelimit_priv_slot_ref ref;
-    uint32_t word[RATELIMIT_PRIV_BLOCK];
-    bool same;
-    ratelimit_priv_lock_block(at->block, t->lines, word);
-    same = ratelimit_priv_find(t, at, &ref) && ratelimit_priv_same(&ref.old, &e->b);
-    if (same)
-        ratelimit_priv_write(&ref, at->tag, b);
-    ratelimit_priv_unlock_block(t, at->block, word);
-    return same;
-#  else
-    (void)t, (void)at;
-    return ratelimit_priv_commit(e->line, e->seq, e->slot, b);
-#  endif
+    bool lease = ratelimit_priv_class(b->rest) == RATELIMIT_PRIV_CLASS_LEASE;
+    uint64_t rest = (lease ? b->rest & ~RATELIMIT_PRIV_LEASE_LEFT : b->rest) << 6;
+    uint64_t mix =
+        (b->full_ns * UINT64_C(0xD6E8FEB86659FD93) ^ rest) * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint32_t)(mix >> 32) | 1;
 }
 
-/* In a locked block: writes an entry, into a place of its own if there is none yet. Without room it
- * is not kept. */
-static void ratelimit_priv_kept_put(ratelimit_table *t, const ratelimit_priv_place *at,
-                                    const ratelimit_bucket *b, uint64_t now)
+/* Tokens in a lease; 0: this limit is not leased. */
+static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
+                                                 const ratelimit_limit *l)
 {
-    ratelimit_priv_slot_ref ref;
-    uint64_t debt = 0;
-    if (!ratelimit_priv_find(t, at, &ref)) {
-        if (!b->rest || !ratelimit_priv_choose(t, at, now, &ref, &debt) ||
-            (debt && t->when_full > RATELIMIT_EVICT_LAST_SEEN))
-            return;
-        if (debt)
-            ratelimit_priv_add64(&t->evicted, 1);
-    }
-    ratelimit_priv_write(&ref, at->tag, b);
+    uint64_t percent = tier->lease_percent < 100 ? tier->lease_percent : 100;
+    uint64_t size = l->burst / 100 * percent + l->burst % 100 * percent / 100;
+    if (size < 2 || l->kind == RATELIMIT_PRIV_WINDOW)
+        return 0;
+    return size < RATELIMIT_PRIV_LEASE_LEFT ? size : RATELIMIT_PRIV_LEASE_LEFT;
 }
 
-/* ---- what is known of a key */
-
-static uint32_t ratelimit_priv_limit_id(const ratelimit_limit *l)
+/* Makes `after` the entry, if there is room; false: decide again. What others owe is not forgotten
+ * for an entry. */
+static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_seat *seat,
+                                    const ratelimit_bucket *after, uint64_t now)
 {
-    uint64_t mix = (l->burst ^ (uint64_t)l->code << 32) * UINT64_C(0x9E3779B97F4A7C15);
-    return (uint32_t)((mix ^ l->code) >> 38);
+    bool room = !seat->full && (seat->there || t->when_full != RATELIMIT_INHERIT ||
+                                !seat->old_tag || !ratelimit_priv_left(&seat->in_it, now));
+    return !room || ratelimit_priv_commit(t, seat, after, now);
 }
 
-static RATELIMIT_PRIV_INLINE ratelimit_priv_lease
-ratelimit_priv_lease_read(const ratelimit_tier *tier, const ratelimit_bucket *b, uint64_t now)
+/* What the store told last, in tokens: a little less. */
+static inline uint64_t ratelimit_priv_told(const ratelimit_limit *l, uint64_t rest)
 {
-    ratelimit_priv_lease lease;
-    lease.age = now + ratelimit_priv_keep(tier) - b->full_ns;
-    if (!b->rest || lease.age > RATELIMIT_PRIV_LONG) /* none, or the clock went back */
-        lease.age = RATELIMIT_FOREVER;
-    lease.left = (uint32_t)b->rest & 0xffffff;
-    lease.id = (uint32_t)(b->rest >> 24) & 0x3ffffff;
-    lease.asking = (b->rest >> 51 & 1) != 0;
-    lease.size = (uint32_t)(b->rest >> 53) & 31;
-    lease.turn = (uint32_t)(b->rest >> 58);
-    return lease;
+    return (rest >> RATELIMIT_PRIV_TOLD_SHIFT & 255) * (l->burst / 256 + 1);
 }
 
-/* age is 0 for an answer of now, keep for one too old for anything. */
-static ratelimit_bucket ratelimit_priv_lease_save(const ratelimit_tier *tier,
-                                                  const ratelimit_priv_lease *lease, uint64_t now)
+/* A lease in the place of what is there. */
+static ratelimit_bucket ratelimit_priv_lease_of(const ratelimit_priv_seat *seat, uint64_t which,
+                                                uint64_t left, uint64_t told, uint64_t life,
+                                                uint64_t now)
 {
     ratelimit_bucket b;
-    b.full_ns = now + (ratelimit_priv_keep(tier) - lease->age);
-    b.rest = lease->left | (uint64_t)lease->id << 24 | (uint64_t)lease->asking << 51 |
-             (b.full_ns < now ? RATELIMIT_PRIV_TOP : 0) | (uint64_t)lease->size << 53 |
-             (uint64_t)(lease->turn & 63) << 58;
+    uint64_t turn = 0;
+    if (seat->there && ratelimit_priv_class(seat->was.rest) == RATELIMIT_PRIV_CLASS_LEASE)
+        turn = (seat->was.rest >> 20) + 1;
+    else if (seat->there)
+        turn = ratelimit_priv_note(&seat->was);
+    told = told < 255 ? told : 255;
+    left = left < RATELIMIT_PRIV_LEASE_LEFT ? left : RATELIMIT_PRIV_LEASE_LEFT;
+    b.full_ns = now + life;
+    b.rest = left | (turn << 20 & RATELIMIT_PRIV_LEASE_TURN) | which |
+             ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_LEASE) |
+             told << RATELIMIT_PRIV_TOLD_SHIFT | ratelimit_priv_seen_bits(life);
     return b;
 }
 
-/* The tokens of a lease that may be served under l at this moment. */
-static uint64_t ratelimit_priv_lease_left(const ratelimit_tier *tier,
-                                          const ratelimit_priv_lease *lease,
-                                          const ratelimit_limit *l)
+/* ns until what a refusal says is over; 0 if it is. */
+static inline uint64_t ratelimit_priv_owed(const ratelimit_bucket *b, uint64_t now)
 {
-    bool good = !lease->asking && lease->age < ratelimit_priv_lease_ns(tier) &&
-                lease->id == ratelimit_priv_limit_id(l);
-    return good ? lease->left : 0;
+    return ratelimit_priv_ahead(
+        b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)), now);
 }
 
-/* The debt under l that the known entry tells; false if none. */
-static RATELIMIT_PRIV_INLINE bool ratelimit_priv_known_debt(const ratelimit_bucket *b,
-                                                            const ratelimit_limit *l, uint64_t now,
-                                                            ratelimit_priv_step *s)
+/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. */
+static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
+                                                  const ratelimit_limit *l, uint64_t n,
+                                                  const ratelimit_result *told, uint64_t now)
 {
-    ratelimit_priv_span room;
-    if (!b->rest || ratelimit_priv_rest_code(b->rest) != (l->code & RATELIMIT_PRIV_REMEMBERED))
-        return false;
-    memset(s, 0, sizeof *s);
-    s->l = l;
-    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
-        s->to_end = ratelimit_priv_debt(b, now);
-        if (s->to_end && (b->rest & 0xffffff)) /* what remained is no fraction of a ns */
-            s->to_end--;
-        if (!s->to_end || s->to_end > l->per_ns ||
-            !ratelimit_priv_cost(l, b->rest & 0xffffff, &room))
-            return false;
-        s->debt = ratelimit_priv_minus(ratelimit_priv_window(l), room, l->parts);
-    } else {
-        s->debt = ratelimit_priv_ahead(b, l, now);
-    }
-    return true;
-}
-
-/* What it says about n tokens. */
-static void ratelimit_priv_known_weigh(ratelimit_priv_step *s, uint64_t n)
-{
-    s->n = n;
-    s->fits = ratelimit_priv_cost(s->l, n, &s->cost);
-    ratelimit_priv_weigh(s);
-}
-
-/* A debt of which only the ns it was rounded up to is known: the least it may be. */
-static ratelimit_priv_span ratelimit_priv_at_least(const ratelimit_limit *l, uint64_t ns)
-{
-    return l->parts > 1 && ns ? ratelimit_priv_span_of(ns - 1, 1) : ratelimit_priv_span_of(ns, 0);
-}
-
-/* The known entry that an answer makes, which refused n tokens or none (n 0); empty if it says
- * nothing of use. */
-static ratelimit_bucket ratelimit_priv_known_save(const ratelimit_limit *l,
-                                                  const ratelimit_result *r, uint64_t n,
-                                                  uint64_t now)
-{
+    uint64_t owed = told->reset_after_ns, trust = ratelimit_priv_life(tier->trust_ns);
+    uint64_t over, e = 0, stays = 0;
+    bool refused = !told->allowed;
     ratelimit_bucket b = {0, 0};
-    ratelimit_priv_step s;
-    memset(&s, 0, sizeof s);
-    s.l = l;
-    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW) {
-        if (r->reset_after_ns == 0 || r->reset_after_ns > l->per_ns || r->remaining > 0xffffff)
+    ratelimit_priv_span cost;
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        owed = refused ? told->retry_after_ns : owed;
+        stays = told->remaining ? told->remaining : refused ? n - 1 : 0;
+        if (stays > 255)
             return b;
-        b.full_ns = now + r->reset_after_ns;
-        b.rest = r->remaining | (uint64_t)(l->code & RATELIMIT_PRIV_REMEMBERED) << 24 |
-                 ratelimit_priv_seen_code(r->reset_after_ns) << 53 |
-                 (b.full_ns < now ? RATELIMIT_PRIV_TOP : 0);
+        stays = (stays | (uint64_t)!told->remaining << 8) << RATELIMIT_PRIV_STAYS_SHIFT;
+    } else if (refused && told->retry_after_ns <= RATELIMIT_PRIV_MAX &&
+               ratelimit_priv_cost(l, n, &cost)) {
+        /* both are rounded up; the lesser one is nearer to the debt */
+        uint64_t most = told->retry_after_ns +
+                        ratelimit_priv_minus(ratelimit_priv_window(l), cost, l->parts).ns;
+        owed = most < owed ? most : owed;
+    }
+    over = owed > trust ? owed - trust : 0;
+    if (over >> 26)
+        e = ratelimit_priv_log2(over) - 25;
+    over = e < 32 ? (over + (UINT64_C(1) << e) - 1) >> e : 0;
+    if (owed > RATELIMIT_PRIV_MAX || e > 31 || owed <= over << e)
         return b;
-    }
-    s.debt = ratelimit_priv_at_least(l, r->reset_after_ns);
-    if (n && r->retry_after_ns <= RATELIMIT_PRIV_MAX && ratelimit_priv_cost(l, n, &s.cost)) {
-        ratelimit_priv_span debt = ratelimit_priv_plus(
-            ratelimit_priv_window(l), ratelimit_priv_at_least(l, r->retry_after_ns), l->parts);
-        debt = ratelimit_priv_minus(debt, s.cost, l->parts);
-        if (ratelimit_priv_above(debt, s.debt))
-            s.debt = debt;
-    }
-    ratelimit_priv_save(&s, &b, now);
+    owed -= over << e;
+    b.full_ns = now + owed;
+    b.rest = over | e << 27 | ratelimit_priv_which(l) | stays |
+             ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_REFUSAL) |
+             ratelimit_priv_seen_bits(owed);
     return b;
 }
 
-static void ratelimit_priv_add_left(ratelimit_result *out, uint64_t left)
-{
-    uint64_t room = out->limit > out->remaining ? out->limit - out->remaining : 0;
-    out->remaining += left < room ? left : room;
-}
+/* ---- answers from the table ---- */
 
-/* ---- answers without the store */
-
-/* From a lease with left tokens: those asked for, if all are there. */
-static bool ratelimit_priv_serve(ratelimit_tier *tier, const ratelimit_priv_place *at,
-                                 ratelimit_priv_kept *e, const ratelimit_priv_step *s,
-                                 const ratelimit_request *q, uint64_t left, ratelimit_result *out)
+static void ratelimit_priv_lease_answer(const ratelimit_limit *l, uint64_t rest, uint64_t n,
+                                        ratelimit_result *out)
 {
-    bool peek = q->op == RATELIMIT_PEEK;
-    uint64_t taken = peek ? 0 : q->n;
-    if (left < q->n || left == 0)
-        return false;
-    if (!peek) {
-        ratelimit_bucket b = e->b;
-        b.rest -= taken;
-        if (!ratelimit_priv_kept_swap(tier->table, at, e, &b))
-            return false;
-    }
-    ratelimit_priv_add64(&tier->counts.leased, 1);
-    ratelimit_priv_answer(out, RATELIMIT_OK);
+    uint64_t remaining = ratelimit_priv_told(l, rest) + (rest & RATELIMIT_PRIV_LEASE_LEFT);
+    remaining = remaining < l->burst ? remaining : l->burst;
+    out->allowed = true;
+    out->status = RATELIMIT_OK;
+    out->burst = l->burst;
+    out->remaining = remaining;
+    out->taken = n;
+    out->retry_after_ns = out->wait_ns = 0;
+    out->reset_after_ns = (l->burst - remaining) * l->interval_ns;
     out->source = RATELIMIT_FROM_LEASE;
-    out->limit = s->l->burst;
-    out->remaining = ratelimit_priv_remaining(s);
-    out->reset_after_ns = ratelimit_priv_time(s, s->debt);
-    out->taken = taken;
-    ratelimit_priv_add_left(out, left - taken);
-    return true;
 }
 
-/* The tokens for which the store must be asked, left of them being here. */
-static uint64_t ratelimit_priv_missing(const ratelimit_request *q, const ratelimit_limit *l,
-                                       uint64_t left)
+/* Does a refusal refuse n tokens? Then it is the answer. */
+static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratelimit_limit *l,
+                                          uint64_t n, uint64_t now, ratelimit_result *out)
 {
-    uint64_t n = ratelimit_priv_tokens(q);
-    bool nets = q->op == RATELIMIT_TAKE || q->op == RATELIMIT_PEEK;
-    return nets && n > left && n <= l->burst ? n - left : n;
-}
-
-/* From what is known: a refusal. A take asks for what the lease has not. */
-static bool ratelimit_priv_known_refuse(ratelimit_priv_step *s, const ratelimit_request *q,
-                                        uint64_t left, ratelimit_result *out)
-{
-    ratelimit_status status;
-    ratelimit_priv_known_weigh(s, ratelimit_priv_missing(q, s->l, left));
-    status = ratelimit_priv_apply(s, q);
-    if (status == RATELIMIT_OK)
-        return false;
-    ratelimit_priv_report(s, q->op, status, out);
-    ratelimit_priv_add_left(out, left);
+    uint64_t owed = ratelimit_priv_owed(b, now), retry = owed, remaining;
+    ratelimit_priv_span cost, window, debt = {0, 0};
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        remaining = b->rest >> RATELIMIT_PRIV_STAYS_SHIFT & 255;
+        if (n <= remaining)
+            return false;
+        remaining = b->rest & RATELIMIT_PRIV_ON_PURPOSE ? 0 : remaining; /* bit 57 */
+    } else {
+        debt.ns = owed;
+        window = ratelimit_priv_window(l);
+        (void)ratelimit_priv_cost(l, n, &cost); /* n is at most the burst */
+        cost = ratelimit_priv_plus(debt, cost, l->parts);
+        if (!ratelimit_priv_above(cost, window))
+            return false;
+        cost = ratelimit_priv_minus(cost, window, l->parts);
+        retry = cost.ns + (cost.part != 0);
+        remaining = ratelimit_priv_count(l, ratelimit_priv_minus(window, debt, l->parts));
+    }
+    out->allowed = false;
+    out->status = RATELIMIT_DENIED;
+    out->burst = l->burst;
+    out->remaining = remaining;
+    out->taken = out->wait_ns = 0;
+    out->retry_after_ns = retry;
+    out->reset_after_ns = owed;
     out->source = RATELIMIT_FROM_REFUSAL_CACHE;
     return true;
 }
 
-/* Can a request be answered here? */
-static bool ratelimit_priv_local(ratelimit_tier *tier, const ratelimit_priv_keyed *at,
-                                 const ratelimit_limit *l, const ratelimit_request *q, uint64_t now,
-                                 bool leases, ratelimit_result *out)
+/* Takes tokens out of a lease, by one swap of rest. If the lock of the line changed meanwhile, the
+ * entry may be another one by now: then the tokens are lost, and all is looked at again. */
+static inline bool ratelimit_priv_lease_serve(ratelimit_table *t, const ratelimit_priv_seat *seat,
+                                              const ratelimit_bucket *after, uint64_t now)
 {
-    uint32_t tries = 0;
-    for (; q->op <= RATELIMIT_RESERVE && tries < 100; tries++) {
-        ratelimit_priv_kept lease_entry, known;
-        ratelimit_priv_lease lease;
-        ratelimit_priv_step s;
-        uint64_t left;
-        if (!ratelimit_priv_kept_read(tier->table, &at->lease, &lease_entry) ||
-            !ratelimit_priv_kept_read(tier->table, &at->known, &known))
-            return false;
-        lease = ratelimit_priv_lease_read(tier, &lease_entry.b, now);
-        left = leases ? ratelimit_priv_lease_left(tier, &lease, l) : 0;
-        if (!ratelimit_priv_known_debt(&known.b, l, now, &s))
-            return false;
-        if (ratelimit_priv_serve(tier, &at->lease, &lease_entry, &s, q, left, out))
-            return true;
-        if (left && (left >= q->n || q->op == RATELIMIT_TAKE_UP_TO)) {
-            if (left < q->n)
-                return false; /* there may be more */
-            continue;         /* another was faster */
-        }
-        return !lease.asking && lease.age < ratelimit_priv_trust(tier) &&
-               lease.id == ratelimit_priv_limit_id(l) &&
-               ratelimit_priv_known_refuse(&s, q, left, out);
-    }
-    return false;
-}
-
-/* ---- a store that fails
-
-   gate is 0 while the store answers. Else it is when to try again, in 2^20 ns. Who finds that this
-   time has come moves it on by the longest cool-down, and with that is the only one to try; what
-   comes of it sets the gate anew. */
-
-static bool ratelimit_priv_gate_swap(uint32_t *gate, uint32_t old, uint32_t value)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    return ratelimit_priv_swap32(gate, old, value);
+#  if RATELIMIT_PRIV_ATOMIC64 || !RATELIMIT_PRIV_ATOMIC
+    ratelimit_bucket *b = &seat->line->bucket[seat->slot];
+    (void)t, (void)now;
+    return ratelimit_priv_swap64(&b->rest, seat->was.rest, after->rest) &&
+           (ratelimit_priv_load32(&seat->line->lock) == seat->word ||
+            (ratelimit_priv_load32(&seat->line->tag[seat->slot]) == seat->tag &&
+             ratelimit_priv_load64(&b->full_ns) == after->full_ns &&
+             (ratelimit_priv_load64(&b->rest) ^ after->rest) <= RATELIMIT_PRIV_LEASE_LEFT));
 #  else
-    bool same = *gate == old;
-    *gate = same ? value : *gate;
-    return same;
+    return ratelimit_priv_commit(t, seat, after, now);
 #  endif
 }
 
-/* The gate's value for a time ns from now. */
-static uint32_t ratelimit_priv_gate_at(uint64_t now, uint64_t ns)
+/* A take: true if it is answered. Else ask says how to ask the store. */
+static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
+                                     ratelimit_priv_ask *ask, ratelimit_result *out)
 {
-    uint32_t at = (uint32_t)((now + ns + (UINT64_C(1) << 20) - 1) >> 20);
-    return at + (at == 0);
-}
-
-static uint64_t ratelimit_priv_cool_down_max(const ratelimit_tier *tier)
-{
-    uint64_t most = ratelimit_priv_or(tier->cool_down_max_ns, 5 * RATELIMIT_SECOND);
-    return most < RATELIMIT_HOUR ? most : RATELIMIT_HOUR;
-}
-
-/* How long to leave the store alone after so many failures in a row. */
-static uint64_t ratelimit_priv_cool_down(const ratelimit_tier *tier, uint32_t failures,
-                                         uint64_t now)
-{
-    uint64_t most = ratelimit_priv_cool_down_max(tier);
-    uint64_t pause = ratelimit_priv_or(tier->cool_down_ns, 100 * RATELIMIT_MILLISECOND);
-    uint64_t mix = (now ^ (uint64_t)(uintptr_t)tier) * UINT64_C(0x9E3779B97F4A7C15);
-    while (--failures && pause < most)
-        pause *= 2;
-    pause = pause < most ? pause : most;
-    return pause - (pause >> 17) * (mix >> 48);
-}
-
-/* Is the store left alone now? *seen is what the gate holds. */
-static bool ratelimit_priv_gate_closed(const ratelimit_tier *tier, uint64_t now, uint32_t *seen)
-{
-    uint32_t ahead;
-    *seen = ratelimit_priv_load32(&tier->gate);
-    ahead = *seen - (uint32_t)(now >> 20);
-    return *seen && ahead && ahead <= (uint32_t)(ratelimit_priv_cool_down_max(tier) >> 20) + 2;
-}
-
-/* May the store be asked? *seen is what the gate then holds. */
-static bool ratelimit_priv_gate_pass(ratelimit_tier *tier, uint64_t now, uint32_t *seen)
-{
-    uint32_t next = ratelimit_priv_gate_at(now, ratelimit_priv_cool_down_max(tier));
-    if (ratelimit_priv_gate_closed(tier, now, seen))
-        return false;
-    if (*seen == 0)
-        return true;
-    if (!ratelimit_priv_gate_swap(&tier->gate, *seen, next))
-        return false;
-    *seen = next;
-    return true;
-}
-
-/* ---- before and after the store is asked */
-
-/* Ends what a request ends: a refund and a reset what is known of the key, a block and a reset its
- * lease; each of them what others are asking for just now. */
-static void ratelimit_priv_forget(const ratelimit_tier *tier, const ratelimit_priv_keyed *keyed,
-                                  ratelimit_op op, bool is_lease, uint64_t now)
-{
-    const ratelimit_priv_place *at = is_lease ? &keyed->lease : &keyed->known;
-    ratelimit_priv_kept e;
-    uint32_t tries = 100;
-    while (tries-- && ratelimit_priv_kept_read(tier->table, at, &e)) {
-        ratelimit_bucket b = {0, 0};
-        if (is_lease) {
-            ratelimit_priv_lease lease = ratelimit_priv_lease_read(tier, &e.b, now);
-            if (op != RATELIMIT_REFUND || lease.age > ratelimit_priv_keep(tier)) {
-                lease.age = ratelimit_priv_keep(tier);
-                lease.left = 0;
+    const ratelimit_limit *l = q->limit;
+    const uint64_t n = q->n, which = ratelimit_priv_which(l);
+    for (;;) {
+        ratelimit_priv_seat seat;
+        ratelimit_bucket after;
+        uint64_t rest, ahead, left, size;
+        ratelimit_priv_probe(tier->table, ask->place, now, false, NULL, 0, &seat);
+        if (!seat.there)
+            return false;
+        after = seat.was;
+        rest = seat.was.rest;
+        left = rest & RATELIMIT_PRIV_LEASE_LEFT;
+        ahead = seat.was.full_ns - now - 1; /* far ahead: over, or the clock was set back */
+        if ((rest ^ which) & RATELIMIT_PRIV_TIER_WHICH) {
+            /* of another limit */
+        } else if (ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_REFUSAL) {
+            if (ahead < ratelimit_priv_life(tier->trust_ns) &&
+                ratelimit_priv_refusal_answer(&seat.was, l, n, now, out)) {
+                ratelimit_priv_bump(&tier->counts.refused, 1);
+                return true;
             }
-            lease.asking = false;
-            lease.turn++;
-            b = ratelimit_priv_lease_save(tier, &lease, now);
+        } else if (ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_LEASE &&
+                   !(rest & RATELIMIT_PRIV_LEASE_ASKING) &&
+                   ahead < ratelimit_priv_life(tier->lease_ns)) {
+            size = ratelimit_priv_lease_size(tier, l);
+            if (n <= left) {
+                after.rest -= n;
+                if (!ratelimit_priv_lease_serve(tier->table, &seat, &after, now))
+                    continue;
+                ratelimit_priv_lease_answer(l, after.rest, n, out);
+                ratelimit_priv_bump(&tier->counts.leased, 1);
+                return true;
+            }
+            if (n < size && n <= ratelimit_priv_told(l, rest)) {
+                after = ratelimit_priv_lease_of(&seat, which, left, 0,
+                                                ratelimit_priv_life(tier->lease_ns), now);
+                after.rest |= RATELIMIT_PRIV_LEASE_ASKING;
+                if (!ratelimit_priv_commit(tier->table, &seat, &after, now))
+                    continue;
+                ask->lease = (uint32_t)size;
+            }
         }
-        if (ratelimit_priv_kept_swap(tier->table, at, &e, &b))
-            return;
+        ask->note = ratelimit_priv_note(&after);
+        return false;
     }
 }
 
-/* All that a request ends, once it is done. */
-static void ratelimit_priv_tier_end(const ratelimit_tier *tier, const ratelimit_priv_keyed *at,
-                                    ratelimit_op op, uint64_t now)
+/* ---- what is learned, and what is ended ---- */
+
+/* Ends the entry, and whatever others are asking for. */
+static void ratelimit_priv_tier_forget(ratelimit_tier *tier, uint64_t place, uint64_t now)
 {
-    if (op == RATELIMIT_REFUND || op == RATELIMIT_RESET)
-        ratelimit_priv_forget(tier, at, op, false, now);
-    if (op >= RATELIMIT_REFUND)
-        ratelimit_priv_forget(tier, at, op, true, now);
+    uint64_t trust = ratelimit_priv_life(tier->trust_ns),
+             life = ratelimit_priv_life(tier->lease_ns);
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after;
+    life = life > trust ? life : trust;
+    RATELIMIT_PRIV_ENTER();
+    do {
+        ratelimit_priv_probe(tier->table, place, now, true, NULL, 0, &seat);
+        after = ratelimit_priv_lease_of(&seat, 0, 0, 0, life, now);
+    } while (!ratelimit_priv_tier_put(tier->table, &seat, &after, now));
+    RATELIMIT_PRIV_LEAVE();
 }
 
-/* The largest lease under l, 0 for none. */
-static uint64_t ratelimit_priv_lease_cap(const ratelimit_tier *tier, const ratelimit_limit *l)
+/* Who asked for a lease has `tokens` now, with what was left of the last one. Does that do? *r,
+ * what the store said to the lease, becomes the answer. Returns the tokens that stay. */
+static uint64_t ratelimit_priv_lease_share(const ratelimit_request *q, uint64_t tokens,
+                                           ratelimit_result *r)
 {
-    uint64_t percent = tier->lease_percent < 100 ? tier->lease_percent : 100;
-    uint64_t cap = l->burst / 100 * percent + l->burst % 100 * percent / 100;
-    return cap < 2 ? 0 : cap < 0xffffff ? cap : 0xffffff;
-}
-
-/* The size of the next lease: twice the last if the store was asked within 1/16 of a lease's life,
- * half of it for each quarter of idleness. */
-static uint32_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
-                                          const ratelimit_priv_lease *lease, uint64_t cap)
-{
-    uint64_t life = ratelimit_priv_lease_ns(tier), idle = lease->age / (life / 4 + 1);
-    if (lease->age <= life / 16)
-        return lease->size + (lease->size < 24 && UINT64_C(1) << lease->size < cap);
-    return idle < lease->size ? lease->size - (uint32_t)idle : 0;
-}
-
-/* The tokens in a lease that count towards a take: in a window, only before its end. */
-static uint64_t ratelimit_priv_lease_held(const ratelimit_tier *tier,
-                                          const ratelimit_priv_keyed *at,
-                                          const ratelimit_priv_lease *lease,
-                                          const ratelimit_limit *l, uint64_t now)
-{
-    uint64_t left = ratelimit_priv_lease_left(tier, lease, l);
-    ratelimit_priv_kept known;
-    ratelimit_priv_step s;
-    if (left && ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW &&
-        !(ratelimit_priv_kept_read(tier->table, &at->known, &known) &&
-          ratelimit_priv_known_debt(&known.b, l, now, &s)))
-        left = 0;
+    const ratelimit_limit *l = q->limit;
+    uint64_t left = tokens, room;
+    ratelimit_priv_span cost;
+    r->allowed = tokens >= q->n;
+    r->taken = r->allowed ? q->n : 0;
+    r->status = r->allowed ? RATELIMIT_OK : RATELIMIT_DENIED;
+    r->retry_after_ns = 0;
+    left -= r->taken;
+    if (!r->allowed && ratelimit_priv_cost(l, q->n, &cost)) { /* until all of them are there */
+        cost.ns += r->reset_after_ns;
+        cost = ratelimit_priv_minus(cost, ratelimit_priv_window(l), l->parts);
+        r->retry_after_ns = cost.ns + (cost.part != 0);
+        r->retry_after_ns += !r->retry_after_ns;
+    }
+    room = r->burst > r->remaining ? r->burst - r->remaining : 0;
+    r->remaining += left < room ? left : room;
     return left;
 }
 
-/* Takes the lease for us alone until the store has answered. */
-static bool ratelimit_priv_lease_mark(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
-                                      const ratelimit_priv_kept *e, ratelimit_priv_lease lease,
-                                      const ratelimit_limit *l, uint64_t now)
+/* The store's answer to a take that was asked at now: is kept, and becomes the caller's. */
+static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_request *q,
+                                      const ratelimit_priv_ask *ask, ratelimit_result *r,
+                                      uint64_t now)
 {
-    ratelimit_bucket b;
-    lease.age = 0;
-    lease.left = 0;
-    lease.asking = true;
-    lease.id = ratelimit_priv_limit_id(l);
-    lease.turn = (lease.turn + 1) & 63;
-    b = ratelimit_priv_lease_save(tier, &lease, now);
-    errand->marked = ratelimit_priv_kept_swap(tier->table, &errand->at.lease, e, &b);
-    if (errand->marked)
-        errand->turn = lease.turn;
-    return errand->marked;
-}
-
-/* Begins an errand: forgets what the request will end (a refund what it may refuse, a block the
- * lease, a reset both), and reads how the lease stands. */
-static bool ratelimit_priv_errand_start(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
-                                        const ratelimit_request *q, ratelimit_result *out,
-                                        uint64_t now, ratelimit_priv_kept *e,
-                                        ratelimit_priv_lease *lease)
-{
-    errand->req = q;
-    errand->res = out;
-    errand->held = 0;
-    errand->size = 0;
-    errand->turn = 64; /* none */
-    errand->marked = errand->netted = false;
-    if (q->op == RATELIMIT_REFUND || q->op == RATELIMIT_RESET)
-        ratelimit_priv_forget(tier, &errand->at, q->op, false, now);
-    if (q->op == RATELIMIT_BLOCK || q->op == RATELIMIT_RESET)
-        ratelimit_priv_forget(tier, &errand->at, q->op, true, now);
-    if (!ratelimit_priv_kept_read(tier->table, &errand->at.lease, e))
-        return false;
-    *lease = ratelimit_priv_lease_read(tier, &e->b, now);
-    errand->turn = lease->turn;
-    errand->size = lease->size;
-    return true;
-}
-
-/* What to ask the store for: the request itself, or what the lease has not, or a new lease. */
-static void ratelimit_priv_send(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
-                                const ratelimit_request *q, ratelimit_result *out, uint64_t now,
-                                ratelimit_request *ask)
-{
-    ratelimit_limit made;
-    const ratelimit_limit *l = ratelimit_priv_ready(q->limit, &made);
-    uint64_t cap = ratelimit_priv_lease_cap(tier, l), held, want;
-    uint32_t gate;
-    ratelimit_priv_kept e;
-    ratelimit_priv_lease lease;
-    *ask = *q;
-    if (!ratelimit_priv_errand_start(tier, errand, q, out, now, &e, &lease) || !cap ||
-        q->op > RATELIMIT_PEEK || (q->n > l->burst && q->op != RATELIMIT_TAKE_UP_TO))
-        return;
-    held = ratelimit_priv_lease_held(tier, &errand->at, &lease, l, now);
-    if (q->op == RATELIMIT_PEEK) {
-        ask->n = ratelimit_priv_missing(q, l, held);
-        errand->held = held;
-        errand->netted = true;
-        return;
-    }
-    errand->size = ratelimit_priv_lease_size(tier, &lease, cap);
-    want = UINT64_C(1) << errand->size;
-    want = q->op == RATELIMIT_TAKE_UP_TO ? q->n : want < cap ? want : cap;
-    want = want > q->n ? want : q->n;
-    want = want > held ? want : held + 1; /* all is here, but nothing known any more */
-    if ((lease.asking && lease.age <= ratelimit_priv_keep(tier)) ||
-        ratelimit_priv_gate_closed(tier, now, &gate) || /* it won't be asked: keep what there is */
-        (!held && (q->op == RATELIMIT_TAKE_UP_TO || want <= q->n)) ||
-        !ratelimit_priv_lease_mark(tier, errand, &e, lease, l, now))
-        return;
-    errand->held = held;
-    errand->netted = true;
-    if (want > q->n)
-        ask->op = RATELIMIT_TAKE_UP_TO;
-    ask->n = want - held;
-}
-
-/* Did the window end between two known entries? Their ends are off by the store's delay. */
-static bool ratelimit_priv_turned(const ratelimit_limit *l, const ratelimit_bucket *before,
-                                  const ratelimit_bucket *after)
-{
-    uint64_t moved = after->full_ns - before->full_ns;
-    if (ratelimit_priv_kind(l) != RATELIMIT_PRIV_WINDOW)
-        return false;
-    moved = moved > RATELIMIT_PRIV_LONG ? 0 - moved : moved;
-    return !before->rest || !after->rest || moved > l->per_ns / 2;
-}
-
-/* Keeps what the store said to a request sent at now (*b), and left tokens, fresh of them new. An
- * answer that was overtaken by a later one says nothing any more; one that came later by a clock
- * which was set back since does not count. */
-static void ratelimit_priv_note_answer(const ratelimit_tier *tier,
-                                       const ratelimit_priv_errand *errand,
-                                       const ratelimit_limit *l, const ratelimit_bucket *b,
-                                       uint64_t left, uint64_t fresh, uint64_t now)
-{
-    ratelimit_table *t = tier->table;
-    ratelimit_priv_slot_ref ref;
-    ratelimit_bucket known = {0, 0}, old = {0, 0};
-    ratelimit_priv_lease lease;
-    uint64_t at, keep = ratelimit_priv_keep(tier), today = ratelimit_priv_tier_now(tier);
-    uint32_t word[RATELIMIT_PRIV_BLOCK];
-    bool overtaken;
-    ratelimit_priv_lock_block(errand->at.lease.block, t->lines, word);
-    if (ratelimit_priv_find(t, &errand->at.known, &ref))
-        known = ref.old;
-    if (ratelimit_priv_find(t, &errand->at.lease, &ref))
-        old = ref.old;
-    lease = ratelimit_priv_lease_read(tier, &old, now);
-    at = old.full_ns - keep;
-    overtaken = at - now - 1 < keep && today - at <= RATELIMIT_PRIV_LONG && !errand->marked;
-    if (!old.rest || (!overtaken && (errand->turn == lease.turn || errand->turn > 63))) {
-        bool others = lease.asking && lease.age <= keep && !errand->marked;
-        if (!errand->marked)
-            left = ratelimit_priv_lease_left(tier, &lease, l);
-        if (ratelimit_priv_turned(l, &known, b) && left > fresh)
-            left = fresh;
-        if (ratelimit_priv_debt(b, now) > l->window_ns + 1) /* blocked, or charged into debt */
-            left = 0;
-        lease.age = 0;
-        lease.left = (uint32_t)left;
-        lease.size = errand->size;
-        lease.id = ratelimit_priv_limit_id(l);
-        lease.asking = false;
-        old = ratelimit_priv_lease_save(tier, &lease, now);
-        if (!others)
-            ratelimit_priv_kept_put(t, &errand->at.lease, &old, now);
-        ratelimit_priv_kept_put(t, &errand->at.known, b, now);
-    }
-    ratelimit_priv_unlock_block(t, errand->at.lease.block, word);
-}
-
-/* errand[0] has done what ends others: they may have asked meanwhile. What comes after it in the
- * batch came after it at the store, too. */
-static void ratelimit_priv_ended(const ratelimit_tier *tier, ratelimit_priv_errand *errand,
-                                 size_t count, uint64_t now)
-{
-    ratelimit_priv_kept e;
-    size_t i;
-    uint32_t turn;
-    ratelimit_priv_tier_end(tier, &errand->at, errand->req->op, now);
-    if (!ratelimit_priv_kept_read(tier->table, &errand->at.lease, &e))
-        return;
-    turn = ratelimit_priv_lease_read(tier, &e.b, now).turn;
-    for (i = 0; i < count; i++)
-        if (errand[i].at.lease.block == errand->at.lease.block &&
-            errand[i].at.lease.tag == errand->at.lease.tag && errand[i].turn == ((turn - 1) & 63))
-            errand[i].turn = turn;
-}
-
-/* What the store answered to n tokens (as they were sent) is kept, if it tells anything. */
-static void ratelimit_priv_learn(const ratelimit_tier *tier, const ratelimit_priv_errand *errand,
-                                 const ratelimit_limit *l, const ratelimit_result *r, uint64_t n,
-                                 uint64_t left, uint64_t now)
-{
-    bool refused = r->status == RATELIMIT_DENIED || r->status == RATELIMIT_TIMEOUT;
-    ratelimit_bucket b = {0, 0};
-    if (r->status == RATELIMIT_OK || r->status == RATELIMIT_NEVER || refused)
-        b = ratelimit_priv_known_save(l, r, refused ? n : 0, now);
-    else if (!errand->marked)
-        return;
-    ratelimit_priv_note_answer(tier, errand, l, &b, left,
-                               errand->marked && r->allowed ? r->taken : 0, now);
-}
-
-/* The store failed: whether it charged is not known, so a lease that was asked for is gone. */
-static void ratelimit_priv_lease_lose(const ratelimit_tier *tier,
-                                      const ratelimit_priv_errand *errand, uint64_t now)
-{
-    ratelimit_priv_kept e;
-    ratelimit_bucket none = {0, 0};
-    uint32_t tries = 100;
-    while (errand->marked && tries-- &&
-           ratelimit_priv_kept_read(tier->table, &errand->at.lease, &e)) {
-        ratelimit_priv_lease lease = ratelimit_priv_lease_read(tier, &e.b, now);
-        if (!lease.asking || lease.turn != errand->turn ||
-            ratelimit_priv_kept_swap(tier->table, &errand->at.lease, &e, &none))
-            return;
-    }
-}
-
-/* The answer to a take with what the lease held, r being the store's. Returns what is left over. */
-static uint64_t ratelimit_priv_net(const ratelimit_priv_errand *errand, const ratelimit_limit *l,
-                                   const ratelimit_request *ask, const ratelimit_result *r,
-                                   uint64_t now)
-{
-    const ratelimit_request *q = errand->req;
-    ratelimit_result *out = errand->res;
-    uint64_t total = errand->held + (r->allowed ? r->taken : 0), left = total;
-    out->taken = 0;
-    out->allowed = total >= (q->op == RATELIMIT_TAKE ? q->n : 1);
-    if (out->allowed) {
-        out->status = RATELIMIT_OK;
-        out->retry_after_ns = 0;
-        out->taken = total < q->n ? total : q->n;
-        left = total - out->taken;
-    } else if (ask->op != q->op) { /* a lease was asked for; what came, if any, is not enough */
-        ratelimit_bucket b = ratelimit_priv_known_save(l, r, !r->allowed, now);
-        ratelimit_priv_step s;
-        out->status = r->allowed ? RATELIMIT_DENIED : r->status;
-        if (ratelimit_priv_known_debt(&b, l, now, &s)) {
-            ratelimit_priv_known_weigh(&s, q->n - total);
-            out->retry_after_ns = ratelimit_priv_until(&s, s.cost);
+    const ratelimit_limit *l = q->limit;
+    const ratelimit_result told = *r;
+    bool ok = told.status == RATELIMIT_OK, refused = told.status == RATELIMIT_DENIED;
+    uint64_t life = ratelimit_priv_life(tier->lease_ns), which = ratelimit_priv_which(l);
+    RATELIMIT_PRIV_ENTER();
+    for (;;) {
+        ratelimit_priv_seat seat;
+        ratelimit_bucket after = {0, 0};
+        bool ours, lease;
+        uint64_t left = 0;
+        ratelimit_priv_probe(tier->table, ask->place, now, true, NULL, 0, &seat);
+        ours = (seat.there ? ratelimit_priv_note(&seat.was) : 0) == ask->note;
+        lease = ours && seat.there &&
+                ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_LEASE &&
+                (seat.was.rest & RATELIMIT_PRIV_TIER_WHICH) == which &&
+                seat.was.full_ns - now - 1 < life;
+        if (lease)
+            left = seat.was.rest & RATELIMIT_PRIV_LEASE_LEFT;
+        if (ask->lease && (ok || refused)) {
+            *r = told;
+            left = ratelimit_priv_lease_share(q, left + told.taken, r);
         }
+        if (!ours || (lease && !ask->lease && seat.was.rest & RATELIMIT_PRIV_LEASE_ASKING))
+            break; /* it was ended meanwhile, or another is asking for a lease */
+        /* A lease outlives a refusal of more than it holds, but no block and no debt made on
+         * purpose. */
+        if (refused ? !left || told.reset_after_ns > l->window_ns + l->burst
+                    : ok && !left && told.remaining < q->n)
+            after = ratelimit_priv_refusal_of(tier, l, ask->lease ? 1 : q->n, &told, now);
+        if (!after.rest && (ask->lease || (ok && ratelimit_priv_lease_size(tier, l))))
+            after = ratelimit_priv_lease_of(
+                &seat, which, left, ok ? told.remaining / (l->burst / 256 + 1) : 0, life, now);
+        if (!after.rest || ratelimit_priv_tier_put(tier->table, &seat, &after, now))
+            break;
     }
-    ratelimit_priv_add_left(out, left);
-    return left;
+    RATELIMIT_PRIV_LEAVE();
 }
 
-/* A peek at no more than the lease holds. */
-static void ratelimit_priv_peeked(const ratelimit_priv_errand *errand)
-{
-    errand->res->allowed = true;
-    errand->res->status = RATELIMIT_OK;
-    errand->res->retry_after_ns = 0;
-}
+/* ---- a store that failed ---- */
 
-/* The store's answer to what was asked becomes the caller's. */
-static void ratelimit_priv_settle(const ratelimit_tier *tier, const ratelimit_priv_errand *errand,
-                                  const ratelimit_request *ask, const ratelimit_result *r,
-                                  uint64_t now)
-{
-    ratelimit_limit made;
-    const ratelimit_limit *l = ratelimit_priv_ready(errand->req->limit, &made);
-    uint64_t left = 0;
-    *errand->res = *r;
-    if (r->status == RATELIMIT_STORE_FAILED) {
-        ratelimit_priv_lease_lose(tier, errand, now);
-        return;
-    }
-    if (errand->marked)
-        left = ratelimit_priv_net(errand, l, ask, r, now);
-    else if (errand->netted && errand->held >= ratelimit_priv_tokens(errand->req))
-        ratelimit_priv_peeked(errand);
-    if (!errand->marked && errand->netted)
-        ratelimit_priv_add_left(errand->res, errand->held);
-    ratelimit_priv_learn(tier, errand, l, r, ratelimit_priv_tokens(ask), left, now);
-}
-
-/* ---- asking, and deciding while the store fails */
-
-/* What came of asking. Only the first to fail counts: the others knew no better. */
-static void ratelimit_priv_gate_set(ratelimit_tier *tier, bool failed, uint32_t seen, uint64_t now)
-{
-    uint32_t failures = ratelimit_priv_load32(&tier->failed_in_a_row) + 1, next;
-    if (!failed) {
-        if (failures > 1)
-            ratelimit_priv_store32(&tier->failed_in_a_row, 0);
-        if (ratelimit_priv_load32(&tier->gate))
-            ratelimit_priv_store32(&tier->gate, 0);
-        return;
-    }
-    ratelimit_priv_add64(&tier->counts.failures, 1);
-    failures = failures < 64 ? failures : 64;
-    next = ratelimit_priv_gate_at(now, ratelimit_priv_cool_down(tier, failures, now));
-    if (!ratelimit_priv_gate_swap(&tier->gate, seen, next))
-        return;
-    ratelimit_priv_store32(&tier->failed_in_a_row, failures);
-    if (seen == 0)
-        ratelimit_priv_add64(&tier->counts.outages, 1);
-}
-
-/* The store was asked at now and has answered. */
-static void ratelimit_priv_tier_asked(ratelimit_tier *tier, size_t count, size_t failed,
-                                      uint32_t seen, uint64_t now)
-{
-    ratelimit_priv_add64(&tier->counts.stored, count - failed);
-    if (failed == count)
-        now = ratelimit_priv_tier_now(tier); /* it may have taken long */
-    ratelimit_priv_gate_set(tier, failed == count, seen, now);
-}
-
-static void ratelimit_priv_ask(const ratelimit_store *store, const ratelimit_request *req,
-                               ratelimit_result *res, size_t count, ratelimit_mode mode)
-{
-    if (store->decide_at)
-        store->decide_at(store->self, req, res, count, mode, store->clock, store->clock_self);
-    else
-        store->decide(store->self, req, res, count, mode);
-}
-
-static void ratelimit_priv_tier_ask(ratelimit_tier *tier, const ratelimit_request *req,
-                                    ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                    uint64_t now)
-{
-    size_t i, failed = 0;
-    uint32_t seen;
-    if (!ratelimit_priv_gate_pass(tier, now, &seen)) {
-        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
-        return;
-    }
-    ratelimit_priv_add64(&tier->counts.calls, 1);
-    ratelimit_priv_ask(&tier->store, req, res, count, mode);
-    for (i = 0; i < count; i++)
-        failed += res[i].status == RATELIMIT_STORE_FAILED;
-    ratelimit_priv_tier_asked(tier, count, failed, seen, now);
-}
-
-/* 1/nodes of a limit. Its interval is nodes times as long and its burst as much smaller, so its
- * window, and with it a debt, is as long as before. */
+/* 1/nodes of a limit, with its scope. The interval is nodes times as long and the burst as much
+ * smaller, so a debt is as long as before. */
 static ratelimit_limit ratelimit_priv_share(const ratelimit_limit *l, uint64_t nodes)
 {
     uint64_t burst = l->burst / nodes ? l->burst / nodes : 1, per = l->per_ns, tokens = l->tokens;
-    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW)
-        return ratelimit_window_make(burst, per);
-    if (per <= RATELIMIT_PRIV_MAX / nodes)
-        per *= nodes;
-    else
-        tokens = tokens / nodes ? tokens / nodes : 1;
-    return ratelimit_limit_make(tokens, per, burst);
+    ratelimit_limit share;
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        share = ratelimit_window_make(burst, per);
+    } else {
+        if (per <= RATELIMIT_PRIV_MAX / nodes)
+            per *= nodes;
+        else
+            tokens = tokens / nodes ? tokens / nodes : 1;
+        share = ratelimit_limit_make(tokens, per, burst);
+    }
+    share.scope = l->scope;
+    return share;
 }
 
-/* The local bucket owes at least what the key is known to owe. */
-static void ratelimit_priv_warm(const ratelimit_tier *tier, const ratelimit_request *q,
-                                const ratelimit_limit *l, const ratelimit_limit *share,
-                                uint64_t now)
+/* A local bucket owes at least what a refusal says. (A fixed window ends by another clock: a local
+ * one begins full.) */
+static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
+                                const ratelimit_limit *share, uint64_t now)
 {
-    ratelimit_table *t = tier->table;
-    ratelimit_priv_place at = ratelimit_priv_locate(t, q->key, q->key_len, 0);
-    ratelimit_priv_keyed keyed = ratelimit_priv_keyed_at(t, q);
-    ratelimit_priv_kept known;
-    ratelimit_priv_slot_ref ref;
-    ratelimit_priv_step s;
-    ratelimit_bucket b;
-    uint32_t word[RATELIMIT_PRIV_BLOCK];
-    bool is_window = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
-    if (!ratelimit_priv_kept_read(t, &keyed.known, &known) ||
-        (is_window && !ratelimit_priv_known_debt(&known.b, l, now, &s)))
+    uint64_t place = ratelimit_priv_tier_place(t, q), owed;
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after;
+    ratelimit_priv_probe(t, place, now, false, NULL, 0, &seat);
+    if (!seat.there || share->kind == RATELIMIT_PRIV_WINDOW ||
+        ratelimit_priv_class(seat.was.rest) != RATELIMIT_PRIV_CLASS_REFUSAL ||
+        (seat.was.rest & RATELIMIT_PRIV_TIER_WHICH) != ratelimit_priv_which(q->limit))
         return;
-    if (!is_window) /* the limit may have changed since */
-        ratelimit_priv_look(&s, &known.b, l, 1, now, RATELIMIT_FOREVER);
-    s.l = share;
-    s.debt.part = 0;
-    s.to_end = is_window ? l->per_ns - now % l->per_ns : 0;
-    ratelimit_priv_save(&s, &b, now);
-    ratelimit_priv_lock_block(at.block, t->lines, word);
-    if (!ratelimit_priv_find(t, &at, &ref) ||
-        ratelimit_priv_debt(&ref.old, now) < ratelimit_priv_debt(&b, now))
-        ratelimit_priv_kept_put(t, &at, &b, now);
-    ratelimit_priv_unlock_block(t, at.block, word);
+    owed = ratelimit_priv_owed(&seat.was, now);
+    if (owed > share->window_ns && owed <= q->limit->window_ns + q->limit->burst)
+        owed = share->window_ns; /* its burst was rounded down */
+    after.full_ns = now + owed;
+    after.rest = share->state | ratelimit_priv_seen_bits(owed);
+    if (owed > share->window_ns)
+        after.rest |= RATELIMIT_PRIV_ON_PURPOSE;
+    do {
+        ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, now, true, NULL, 0, &seat);
+        if (ratelimit_priv_left(&seat.was, now) >= owed ||
+            ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_BLOCK)
+            return;
+    } while (!ratelimit_priv_tier_put(t, &seat, &after, now));
 }
 
-/* Decides here what the store could not, if the tier is to. share and local have room for count. */
+/* Decides on local buckets. share and local have room for count. */
 static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_request *req,
                                      ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                     uint64_t now, ratelimit_limit *share, ratelimit_request *local)
+                                     ratelimit_limit *share, ratelimit_request *local)
 {
-    ratelimit_limit made;
+    uint64_t now = ratelimit_priv_tier_now(tier);
     size_t i;
-    ratelimit_priv_add64(tier->nodes ? &tier->counts.fallback : &tier->counts.failed, count);
-    if (!tier->nodes)
-        return;
     for (i = 0; i < count; i++) {
-        const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
         local[i] = req[i];
-        if (!l || ratelimit_priv_kind(l) == RATELIMIT_PRIV_UNLIMITED || !req[i].key ||
-            !req[i].key_len)
+        if (ratelimit_priv_no_key(&req[i]) || ratelimit_priv_settled(&req[i], &res[i]))
             continue;
-        share[i] = ratelimit_priv_share(l, tier->nodes);
+        share[i] = ratelimit_priv_share(req[i].limit, tier->nodes);
         local[i].limit = &share[i];
-        ratelimit_priv_warm(tier, &req[i], l, &share[i], now);
+        RATELIMIT_PRIV_ENTER();
+        ratelimit_priv_warm(tier->table, &req[i], &share[i], now);
+        RATELIMIT_PRIV_LEAVE();
     }
-    ratelimit_table_decide(tier->table, local, res, count, mode, now);
+    (void)ratelimit_table_decide(tier->table, local, res, count, mode, now);
     for (i = 0; i < count; i++) {
-        res[i].status = RATELIMIT_STORE_FAILED;
-        res[i].source = RATELIMIT_FROM_FALLBACK;
+        ratelimit_result *r = &res[i];
+        r->burst = r->burst ? req[i].limit->burst : 0;
+        if (r->status == RATELIMIT_NEVER && req[i].n <= r->burst)
+            r->retry_after_ns = 0; /* never here, but perhaps when the store is back */
+        r->status = RATELIMIT_STORE_FAILED;
+        r->source = RATELIMIT_FROM_FALLBACK;
     }
 }
 
-/* The store's answer to what was asked for errand, the first of more, or its failure, becomes the
- * caller's. */
-static void ratelimit_priv_errand_end(ratelimit_tier *tier, ratelimit_priv_errand *errand,
-                                      size_t more, const ratelimit_request *ask,
-                                      const ratelimit_result *got, uint64_t now)
+static RATELIMIT_PRIV_NOINLINE void
+ratelimit_priv_fall_back_one(ratelimit_tier *tier, const ratelimit_request *q, ratelimit_result *r)
 {
     ratelimit_limit share;
-    ratelimit_request local;
-    if (ask->op >= RATELIMIT_REFUND && got->allowed)
-        ratelimit_priv_ended(tier, errand, more, now);
-    ratelimit_priv_settle(tier, errand, ask, got, now);
-    if (got->status == RATELIMIT_STORE_FAILED)
-        ratelimit_priv_fall_back(tier, errand->req, errand->res, 1, RATELIMIT_EACH, now, &share,
-                                 &local);
+    ratelimit_request local = *q;
+    ratelimit_priv_fall_back(tier, q, r, 1, RATELIMIT_EACH, &share, &local);
 }
 
-/* ---- batches */
-
-/* True if *out is settled: a bad request, an unlimited one, or one answered here. Else *at is where
- * its entries are; its block is NULL if there are none. */
-static bool ratelimit_priv_tier_try(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
-                                    bool leases, ratelimit_priv_keyed *at, ratelimit_result *out)
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_fall_back_all(ratelimit_tier *tier,
+                                                                 const ratelimit_request *req,
+                                                                 ratelimit_result *res,
+                                                                 size_t count)
 {
-    ratelimit_limit made;
+    ratelimit_limit share[RATELIMIT_MAX_ALL];
+    ratelimit_request local[RATELIMIT_MAX_ALL];
+    local[0] = req[0];
+    ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL, share, local);
+}
+
+/* All or none failed as a whole if something failed and nothing was refused. */
+static bool ratelimit_priv_all_failed(const ratelimit_result *res, size_t count)
+{
+    bool failed = false;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        failed = failed || res[i].status == RATELIMIT_STORE_FAILED;
+        if (!res[i].allowed && res[i].status != RATELIMIT_STORE_FAILED &&
+            res[i].status != RATELIMIT_SKIPPED)
+            return false;
+    }
+    return failed;
+}
+
+/* ---- before and after the store is asked ---- */
+
+static bool ratelimit_priv_ends(ratelimit_op op)
+{
+    return op == RATELIMIT_REFUND || op == RATELIMIT_CANCEL || op == RATELIMIT_BLOCK ||
+           op == RATELIMIT_RESET;
+}
+
+/* True if *out is the answer without a look at the table. Else the entry's line is fetched, while
+ * the clock is read. */
+static bool ratelimit_priv_tier_prepare(const ratelimit_tier *tier, const ratelimit_request *q,
+                                        ratelimit_priv_ask *ask, ratelimit_result *out)
+{
     const ratelimit_limit *l = q->limit;
-    at->lease.block = NULL;
-    if (!q->key || !q->key_len) {
+    bool plain = q->op == RATELIMIT_TAKE && l && l->kind - 1 < 2 && q->n - 1 < l->burst;
+    ask->note = ask->lease = 0;
+    ask->what = RATELIMIT_PRIV_HERE;
+    if (ratelimit_priv_no_key(q)) {
         ratelimit_priv_answer(out, RATELIMIT_BAD_KEY);
         return true;
     }
-    if (q->op != RATELIMIT_TAKE || !q->n || !l || !l->parts ||
-        ratelimit_priv_kind(l) != RATELIMIT_PRIV_BUCKET) { /* else there is nothing to check */
-        l = ratelimit_priv_ready(l, &made);
-        if (ratelimit_priv_settled(q, l, out))
-            return true;
-    }
-    *at = ratelimit_priv_keyed_at(tier->table, q);
-    if (!ratelimit_priv_local(tier, at, l, q, now, leases, out))
-        return false;
-    if (out->source != RATELIMIT_FROM_LEASE)
-        ratelimit_priv_add64(&tier->counts.refused, 1);
-    return true;
+    if (!plain && ratelimit_priv_settled(q, out))
+        return true;
+    ask->place = ratelimit_priv_tier_place(tier->table, q);
+    ratelimit_priv_prefetch(ratelimit_priv_home(tier->table, ask->place));
+    ask->what = plain                        ? RATELIMIT_PRIV_LEARN
+                : ratelimit_priv_ends(q->op) ? RATELIMIT_PRIV_ENDS
+                                             : RATELIMIT_PRIV_AS_IS;
+    return false;
 }
 
-/* At most a batch. Apart, so that answers from here need little stack. */
-static RATELIMIT_PRIV_APART void ratelimit_priv_tier_batch(ratelimit_tier *tier,
-                                                           const ratelimit_request *req,
-                                                           ratelimit_result *res, size_t count,
-                                                           uint64_t now)
+/* One request on its own, prepared: true if it is answered. */
+static bool ratelimit_priv_tier_one(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
+                                    ratelimit_priv_ask *ask, ratelimit_result *out)
 {
-    ratelimit_priv_errand errand[RATELIMIT_PRIV_TIER_BATCH];
-    ratelimit_request ask[RATELIMIT_PRIV_TIER_BATCH];
+    bool answered = false;
+    if (ask->what == RATELIMIT_PRIV_LEARN) {
+        RATELIMIT_PRIV_ENTER();
+        answered = ratelimit_priv_tier_take(tier, q, now, ask, out);
+        RATELIMIT_PRIV_LEAVE();
+    } else if (ask->what == RATELIMIT_PRIV_ENDS) { /* for what follows it in its batch */
+        ratelimit_priv_tier_forget(tier, ask->place, now);
+    }
+    return answered;
+}
+
+/* Answers what can be answered; ask[i].what says which requests go to the store, and
+ * ratelimit_priv_tier_sent as what. Returns how many do. In ALL all do, or none. */
+static size_t ratelimit_priv_tier_begin(ratelimit_tier *tier, const ratelimit_request *req,
+                                        ratelimit_result *res, size_t count, ratelimit_mode mode,
+                                        uint64_t now, ratelimit_priv_ask *ask)
+{
+    size_t i, sent = 0;
+    for (i = 0; i < count; i++) {
+        ratelimit_result spare, *r = mode == RATELIMIT_EACH ? &res[i] : &spare;
+        bool here = ratelimit_priv_tier_prepare(tier, &req[i], &ask[i], r);
+        if (mode == RATELIMIT_EACH && !here &&
+            ratelimit_priv_tier_one(tier, &req[i], now, &ask[i], r))
+            ask[i].what = RATELIMIT_PRIV_HERE;
+        else if (mode == RATELIMIT_ALL && ask[i].what != RATELIMIT_PRIV_ENDS)
+            ask[i].what = RATELIMIT_PRIV_AS_IS;
+        sent += ask[i].what != RATELIMIT_PRIV_HERE;
+    }
+    if (sent)
+        ratelimit_priv_add64(&tier->counts.calls, 1);
+    return sent;
+}
+
+static ratelimit_request ratelimit_priv_tier_sent(const ratelimit_request *q,
+                                                  const ratelimit_priv_ask *ask)
+{
+    ratelimit_request sent = *q;
+    if (ask->lease) {
+        sent.op = RATELIMIT_TAKE_UP_TO;
+        sent.n = ask->lease;
+    }
+    return sent;
+}
+
+/* res has the store's answers to what was sent at now: they become the caller's. */
+static void ratelimit_priv_tier_end(ratelimit_tier *tier, const ratelimit_request *req,
+                                    ratelimit_result *res, size_t count, ratelimit_mode mode,
+                                    uint64_t now, const ratelimit_priv_ask *ask)
+{
+    size_t i, sent = 0, failed = 0;
+    for (i = 0; i < count; i++) {
+        if (ask[i].what == RATELIMIT_PRIV_HERE)
+            continue;
+        sent += res[i].status != RATELIMIT_CANCELED;
+        if (ask[i].what == RATELIMIT_PRIV_LEARN)
+            ratelimit_priv_tier_learn(tier, &req[i], &ask[i], &res[i], now);
+        else if (ask[i].what == RATELIMIT_PRIV_ENDS)
+            ratelimit_priv_tier_forget(tier, ask[i].place, ratelimit_priv_tier_now(tier));
+        failed += res[i].status == RATELIMIT_STORE_FAILED;
+        if (res[i].status == RATELIMIT_STORE_FAILED && mode == RATELIMIT_EACH && tier->nodes)
+            ratelimit_priv_fall_back_one(tier, &req[i], &res[i]);
+    }
+    if (failed && mode == RATELIMIT_ALL && ratelimit_priv_all_failed(res, count)) {
+        failed = count;
+        if (tier->nodes)
+            ratelimit_priv_fall_back_all(tier, req, res, count);
+    }
+    if (sent != failed)
+        ratelimit_priv_add64(&tier->counts.stored, sent - failed);
+    if (failed)
+        ratelimit_priv_add64(tier->nodes ? &tier->counts.fallback : &tier->counts.failed, failed);
+    if (failed && failed == sent)
+        ratelimit_priv_add64(&tier->counts.failures, 1);
+}
+
+/* ---- the tier as a store ---- */
+
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_batch(ratelimit_tier *tier,
+                                                              const ratelimit_request *req,
+                                                              ratelimit_result *res, size_t count,
+                                                              uint64_t now)
+{
+    ratelimit_priv_ask ask[RATELIMIT_PRIV_TIER_BATCH];
+    ratelimit_request sent[RATELIMIT_PRIV_TIER_BATCH];
     ratelimit_result got[RATELIMIT_PRIV_TIER_BATCH];
     size_t i, n = 0;
-    for (i = 0; i < count; i++)
-        if (!ratelimit_priv_tier_try(tier, &req[i], now, true, &errand[n].at, &res[i])) {
-            ratelimit_priv_send(tier, &errand[n], &req[i], &res[i], now, &ask[n]);
-            n++;
-        }
-    if (n)
-        ratelimit_priv_tier_ask(tier, ask, got, n, RATELIMIT_EACH, now);
-    for (i = 0; i < n; i++)
-        ratelimit_priv_errand_end(tier, &errand[i], n - i, &ask[i], &got[i], now);
-}
-
-/* Does a refund or a reset of the key of number i come earlier in the batch? */
-static bool ratelimit_priv_given(const ratelimit_priv_errand *errand, const ratelimit_request *req,
-                                 size_t i)
-{
-    size_t j;
-    for (j = 0; j < i; j++)
-        if ((req[j].op == RATELIMIT_REFUND || req[j].op == RATELIMIT_RESET) &&
-            errand[i].at.lease.block && errand[j].at.lease.block == errand[i].at.lease.block &&
-            errand[j].at.lease.tag == errand[i].at.lease.tag)
-            return true;
-    return false;
-}
-
-/* All or none: true if a request is known to be refused, so that all are. */
-static bool ratelimit_priv_tier_none(ratelimit_tier *tier, const ratelimit_request *req,
-                                     ratelimit_result *res, size_t count, uint64_t now,
-                                     ratelimit_priv_errand *errand)
-{
-    uint64_t longest = 0;
-    size_t i;
-    bool refused = false, sound = true;
-    for (i = 0; i < count; i++) {
-        if (!ratelimit_priv_tier_try(tier, &req[i], now, false, &errand[i].at, &res[i])) {
-            ratelimit_priv_answer(&res[i], RATELIMIT_OK);
-            res[i].limit = req[i].limit->burst;
-        }
-        sound = sound && (res[i].allowed || res[i].source == RATELIMIT_FROM_REFUSAL_CACHE);
-        sound = sound && (res[i].allowed || !ratelimit_priv_given(errand, req, i));
-        refused = refused || !res[i].allowed;
-        longest = res[i].retry_after_ns > longest ? res[i].retry_after_ns : longest;
-    }
-    for (i = 0; refused && i < count; i++) {
-        if (res[i].allowed)
-            res[i].retry_after_ns = longest;
-        res[i].allowed = false;
-        res[i].taken = 0;
-        res[i].source = RATELIMIT_FROM_REFUSAL_CACHE;
-    }
-    return refused && sound;
-}
-
-/* Does the key of number i come earlier in the batch? */
-static bool ratelimit_priv_repeated(const ratelimit_priv_errand *errand, size_t i)
-{
-    size_t j;
-    for (j = 0; j < i; j++)
-        if (errand[j].at.lease.block == errand[i].at.lease.block &&
-            errand[j].at.lease.tag == errand[i].at.lease.tag)
-            return true;
-    return false;
-}
-
-/* The store's answer to all or none. Of a batch that was refused only the refusals tell how things
- * stand, and of them not those that count what came before them in the batch. */
-static void ratelimit_priv_tier_learn_all(const ratelimit_tier *tier, const ratelimit_request *req,
-                                          const ratelimit_result *res, size_t count, uint64_t now,
-                                          ratelimit_priv_errand *errand)
-{
-    bool done = true;
-    size_t i;
-    for (i = 0; i < count; i++)
-        done = done && res[i].allowed;
-    for (i = 0; i < count; i++) {
-        ratelimit_limit made;
-        const ratelimit_limit *l = ratelimit_priv_ready(req[i].limit, &made);
-        if (errand[i].at.lease.block && done && req[i].op >= RATELIMIT_REFUND)
-            ratelimit_priv_ended(tier, &errand[i], count - i, now);
-        if (errand[i].at.lease.block &&
-            (done || (res[i].status != RATELIMIT_OK && !ratelimit_priv_repeated(errand, i))))
-            ratelimit_priv_learn(tier, &errand[i], l, &res[i], ratelimit_priv_tokens(&req[i]), 0,
-                                 now);
-    }
-}
-
-/* All or none: true if it is settled here, else the store is to be asked. */
-static bool ratelimit_priv_tier_all_begin(ratelimit_tier *tier, const ratelimit_request *req,
-                                          ratelimit_result *res, size_t count, uint64_t now,
-                                          ratelimit_priv_errand *errand)
-{
-    ratelimit_priv_kept e;
-    ratelimit_priv_lease lease;
-    size_t i;
-    if (ratelimit_priv_tier_none(tier, req, res, count, now, errand))
-        return true;
-    for (i = 0; i < count; i++)
-        if (errand[i].at.lease.block)
-            (void)ratelimit_priv_errand_start(tier, &errand[i], &req[i], &res[i], now, &e, &lease);
-    return false;
-}
-
-static void ratelimit_priv_tier_all_end(ratelimit_tier *tier, const ratelimit_request *req,
-                                        ratelimit_result *res, size_t count, uint64_t now,
-                                        ratelimit_priv_errand *errand)
-{
-    ratelimit_request local[RATELIMIT_MAX_ALL];
-    ratelimit_limit share[RATELIMIT_MAX_ALL];
-    size_t i;
-    bool failed = false;
-    for (i = 0; i < count; i++)
-        failed = failed || res[i].status == RATELIMIT_STORE_FAILED;
-    if (failed)
-        ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL, now, share, local);
-    else
-        ratelimit_priv_tier_learn_all(tier, req, res, count, now, errand);
-}
-
-static RATELIMIT_PRIV_APART void ratelimit_priv_tier_all(ratelimit_tier *tier,
-                                                         const ratelimit_request *req,
-                                                         ratelimit_result *res, size_t count,
-                                                         uint64_t now)
-{
-    ratelimit_priv_errand errand[RATELIMIT_MAX_ALL];
-    if (count > RATELIMIT_MAX_ALL) {
-        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+    if (!ratelimit_priv_tier_begin(tier, req, res, count, RATELIMIT_EACH, now, ask))
         return;
-    }
-    if (ratelimit_priv_tier_all_begin(tier, req, res, count, now, errand))
-        return;
-    ratelimit_priv_tier_ask(tier, req, res, count, RATELIMIT_ALL, now);
-    ratelimit_priv_tier_all_end(tier, req, res, count, now, errand);
+    for (i = 0; i < count; i++)
+        if (ask[i].what != RATELIMIT_PRIV_HERE)
+            sent[n++] = ratelimit_priv_tier_sent(&req[i], &ask[i]);
+    tier->store.decide(&tier->store, sent, got, n, RATELIMIT_EACH);
+    for (i = 0, n = 0; i < count; i++)
+        if (ask[i].what != RATELIMIT_PRIV_HERE)
+            res[i] = got[n++];
+    ratelimit_priv_tier_end(tier, req, res, count, RATELIMIT_EACH, now, ask);
 }
 
-static void ratelimit_priv_tier_decide(void *self, const ratelimit_request *req,
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_all(ratelimit_tier *tier,
+                                                            const ratelimit_request *req,
+                                                            ratelimit_result *res, size_t count,
+                                                            uint64_t now)
+{
+    ratelimit_priv_ask ask[RATELIMIT_MAX_ALL];
+    (void)ratelimit_priv_tier_begin(tier, req, res, count, RATELIMIT_ALL, now, ask);
+    tier->store.decide(&tier->store, req, res, count, RATELIMIT_ALL);
+    ratelimit_priv_tier_end(tier, req, res, count, RATELIMIT_ALL, now, ask);
+}
+
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_ask(ratelimit_tier *tier,
+                                                            const ratelimit_request *req,
+                                                            ratelimit_result *res, uint64_t now,
+                                                            const ratelimit_priv_ask *ask)
+{
+    ratelimit_request sent = ratelimit_priv_tier_sent(req, ask);
+    ratelimit_priv_add64(&tier->counts.calls, 1);
+    tier->store.decide(&tier->store, &sent, res, 1, RATELIMIT_EACH);
+    ratelimit_priv_tier_end(tier, req, res, 1, RATELIMIT_EACH, now, ask);
+}
+
+static void ratelimit_priv_tier_decide(const ratelimit_store *store, const ratelimit_request *req,
                                        ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
-    ratelimit_tier *tier = (ratelimit_tier *)self;
+    ratelimit_tier *tier = (ratelimit_tier *)store->self;
+    ratelimit_priv_ask ask;
+    uint64_t now;
     size_t n;
-    if (!res || !count)
-        return;
     if (!tier || !tier->table || !tier->store.decide || !req ||
-        (mode != RATELIMIT_EACH && mode != RATELIMIT_ALL)) {
+        (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
         ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
     } else if (!ratelimit_priv_tier_clock(tier)) {
         ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
-    } else if (mode == RATELIMIT_ALL) {
+    } else if (mode == RATELIMIT_ALL && count > 1) {
         ratelimit_priv_tier_all(tier, req, res, count, ratelimit_priv_tier_now(tier));
     } else if (count == 1) {
-        uint64_t now = ratelimit_priv_tier_now(tier);
-        ratelimit_priv_keyed at;
-        if (!ratelimit_priv_tier_try(tier, req, now, true, &at, res))
-            ratelimit_priv_tier_batch(tier, req, res, 1, now);
+        if (ratelimit_priv_tier_prepare(tier, req, &ask, res))
+            return;
+        now = ratelimit_priv_tier_now(tier);
+        if (!ratelimit_priv_tier_one(tier, req, now, &ask, res))
+            ratelimit_priv_tier_ask(tier, req, res, now, &ask);
     } else {
         for (; count; count -= n, req += n, res += n) {
             n = count < RATELIMIT_PRIV_TIER_BATCH ? count : (size_t)RATELIMIT_PRIV_TIER_BATCH;
@@ -5451,11 +5122,11 @@ static void ratelimit_priv_tier_decide(void *self, const ratelimit_request *req,
     }
 }
 
-static void ratelimit_priv_tier_close(void *self)
+static void ratelimit_priv_tier_close(const ratelimit_store *store)
 {
-    ratelimit_tier *tier = (ratelimit_tier *)self;
+    ratelimit_tier *tier = (ratelimit_tier *)store->self;
     if (tier->store.close)
-        tier->store.close(tier->store.self);
+        tier->store.close(&tier->store);
 }
 
 RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier)
@@ -5472,21 +5143,20 @@ RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier)
     return store;
 }
 
+/* Copies counters, of which a struct is made and nothing else. */
+static void ratelimit_priv_copy_counts(void *out, const void *counts, size_t bytes)
+{
+    const uint64_t *from = (const uint64_t *)counts;
+    uint64_t *to = (uint64_t *)out;
+    size_t i;
+    for (i = 0; i < bytes / sizeof *to; i++)
+        to[i] = from ? ratelimit_priv_load64(&from[i]) : 0;
+}
+
 RATELIMIT_API void ratelimit_tier_stats(const ratelimit_tier *tier, ratelimit_tier_counts *out)
 {
-    if (!out)
-        return;
-    memset(out, 0, sizeof *out);
-    if (!tier)
-        return;
-    out->stored = ratelimit_priv_load64(&tier->counts.stored);
-    out->leased = ratelimit_priv_load64(&tier->counts.leased);
-    out->refused = ratelimit_priv_load64(&tier->counts.refused);
-    out->fallback = ratelimit_priv_load64(&tier->counts.fallback);
-    out->failed = ratelimit_priv_load64(&tier->counts.failed);
-    out->calls = ratelimit_priv_load64(&tier->counts.calls);
-    out->failures = ratelimit_priv_load64(&tier->counts.failures);
-    out->outages = ratelimit_priv_load64(&tier->counts.outages);
+    if (out)
+        ratelimit_priv_copy_counts(out, tier ? &tier->counts : NULL, sizeof *out);
 }
 
 /* ---- >>implementation: limiter --------------------------------------------------------------- */
@@ -5504,39 +5174,52 @@ RATELIMIT_API ratelimit_status ratelimit_init(ratelimit_limiter *l, ratelimit_st
     l->store = store;
     memset(&l->counts, 0, sizeof l->counts);
     l->canceled = 0;
-    l->jitter = (uint32_t)(uintptr_t)l | 1;
+    l->jitter = (uint32_t)(uintptr_t)l;
     return RATELIMIT_OK;
 }
 
-/* The failure policy on the results that the store could not decide. All or none stays so: such a
+/* Can the store not do all or none? (If each of the requests is UNSUPPORTED alone, it may.) */
+static bool ratelimit_priv_unable(const ratelimit_request *req, const ratelimit_result *res,
+                                  size_t count)
+{
+    ratelimit_result spare;
+    bool sound = false;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        if (res[i].status != RATELIMIT_UNSUPPORTED)
+            return false;
+        sound = sound || !ratelimit_priv_settled(&req[i], &spare);
+    }
+    return sound;
+}
+
+/* The failure policy for results that the store could not decide. All or none stays so: such a
  * batch fails as a whole. */
 static void ratelimit_priv_policy(ratelimit_limiter *l, const ratelimit_request *req,
                                   ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
-    size_t i, n;
+    size_t i, j, n;
     for (i = 0; i < count; i += n) {
-        size_t j;
+        ratelimit_status status = RATELIMIT_STORE_FAILED;
         n = mode == RATELIMIT_ALL ? count : 1;
-        if (res[i].status != RATELIMIT_STORE_FAILED)
+        if (n > 1 && ratelimit_priv_unable(req, res, n))
+            status = RATELIMIT_UNSUPPORTED;
+        else if (!ratelimit_priv_all_failed(res + i, n))
             continue;
         ratelimit_priv_add64(&l->counts.failed, n);
-        if (res[i].source != RATELIMIT_FROM_STORE) /* a tier has decided */
+        if (res[i].source == RATELIMIT_FROM_FALLBACK) /* a tier has decided */
             continue;
+        ratelimit_priv_fail(res + i, n, status);
         if (l->on_failure == RATELIMIT_FAIL_LOCAL)
-            ratelimit_priv_ask(&l->fallback, req + i, res + i, n, mode);
+            l->fallback.decide(&l->fallback, req + i, res + i, n, mode);
         for (j = i; j < i + n; j++) {
             res[j].source = l->on_failure == RATELIMIT_FAIL_LOCAL ? RATELIMIT_FROM_FALLBACK
                                                                   : RATELIMIT_FROM_POLICY;
             if (l->on_failure == RATELIMIT_FAIL_OPEN)
                 res[j].allowed = true;
-            res[j].status = RATELIMIT_STORE_FAILED;
+            res[j].status = status;
         }
     }
-}
-
-static bool ratelimit_priv_is_bad(ratelimit_status status)
-{
-    return status >= RATELIMIT_BAD_KEY && status <= RATELIMIT_SYNTAX;
 }
 
 /* The decisions themselves, the policy's included; false if there is no way to make any. */
@@ -5548,24 +5231,38 @@ static bool ratelimit_priv_decisions(ratelimit_limiter *l, const ratelimit_reque
         return false;
     }
     if (count) {
-        ratelimit_priv_ask(&l->store, req, res, count, mode);
+        l->store.decide(&l->store, req, res, count, mode);
         ratelimit_priv_policy(l, req, res, count, mode);
     }
     return true;
+}
+
+static bool ratelimit_priv_is_bad(ratelimit_status status)
+{
+    return status == RATELIMIT_BAD_KEY || status == RATELIMIT_BAD_LIMIT ||
+           status == RATELIMIT_BAD_COUNT || status == RATELIMIT_BAD_ARGUMENT ||
+           status == RATELIMIT_SYNTAX;
+}
+
+/* Does shadow mode let this refusal through? Mistakes and cancelled waits stay what they are. */
+static bool ratelimit_priv_shadows(const ratelimit_request *q, const ratelimit_result *r)
+{
+    bool asks = q->op == RATELIMIT_TAKE || q->op == RATELIMIT_TAKE_UP_TO ||
+                q->op == RATELIMIT_PEEK || q->op == RATELIMIT_RESERVE;
+    bool unable = r->status == RATELIMIT_UNSUPPORTED && r->source == RATELIMIT_FROM_STORE;
+    return asks && !unable && !ratelimit_priv_is_bad(r->status) && r->status != RATELIMIT_CANCELED;
 }
 
 /* What becomes of a decision: shadow mode, counters, hook. */
 static bool ratelimit_priv_finish(ratelimit_limiter *l, const ratelimit_request *q,
                                   ratelimit_result *r, bool shadow)
 {
-    bool bad = ratelimit_priv_is_bad(r->status);
-    if (shadow && !r->allowed && !bad && q->op <= RATELIMIT_RESERVE &&
-        r->status != RATELIMIT_UNSUPPORTED && r->status != RATELIMIT_CANCELED) {
+    if (shadow && !r->allowed && ratelimit_priv_shadows(q, r)) {
         r->allowed = true;
         ratelimit_priv_add64(&l->counts.shadow_refused, 1);
     }
     ratelimit_priv_add64(r->allowed ? &l->counts.allowed : &l->counts.refused, 1);
-    if (bad)
+    if (ratelimit_priv_is_bad(r->status))
         ratelimit_priv_add64(&l->counts.bad, 1);
     if (l->hook)
         l->hook(l->hook_self, q, r);
@@ -5601,21 +5298,57 @@ RATELIMIT_API bool ratelimit_take_all(ratelimit_limiter *l, const ratelimit_requ
     return ratelimit_priv_limiter(l, req, res, count, RATELIMIT_ALL);
 }
 
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_allow_slow(ratelimit_limiter *l, const void *key,
+                                                              size_t key_len,
+                                                              const ratelimit_limit *limit,
+                                                              uint64_t n)
+{
+    ratelimit_request q = ratelimit_priv_request(key, key_len, limit, n);
+    return ratelimit_take(l, &q, NULL);
+}
+
+/* Straight to the table, if there is nobody else to tell. The key's line is fetched while the clock
+ * is read. Whatever may be a mistake goes the slow way, which counts it. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_allow(ratelimit_limiter *l, const void *key,
+                                                       size_t key_len, const ratelimit_limit *limit,
+                                                       uint64_t n)
+{
+    if (RATELIMIT_PRIV_LIKELY(l && l->store.decide == ratelimit_priv_table_decide &&
+                              l->store.self && l->store.clock && !l->hook && !l->shadow && key &&
+                              key_len && limit && limit->kind && n - 1 < INT64_MAX)) {
+        ratelimit_table *t = (ratelimit_table *)l->store.self;
+        uint64_t hash = ratelimit_priv_hash(t, key, key_len);
+        bool allowed;
+        ratelimit_priv_prefetch(ratelimit_priv_home(t, ratelimit_priv_place(hash, limit->scope)));
+        allowed =
+            ratelimit_table_take_hash(t, hash, limit, n, l->store.clock(l->store.clock_self), NULL);
+        ratelimit_priv_add64(allowed ? &l->counts.allowed : &l->counts.refused, 1);
+        return allowed;
+    }
+    return ratelimit_priv_allow_slow(l, key, key_len, limit, n);
+}
+
 RATELIMIT_API bool ratelimit_allow_n(ratelimit_limiter *l, const char *key,
                                      const ratelimit_limit *limit, uint64_t n)
 {
-    ratelimit_request q;
-    q = ratelimit_priv_take_request(key, ratelimit_priv_len(key), limit, n);
-    return ratelimit_take(l, &q, NULL);
+    return ratelimit_priv_allow(l, key, key ? ratelimit_priv_len(key) : 0, limit, n);
 }
 
 RATELIMIT_API bool ratelimit_allow(ratelimit_limiter *l, const char *key,
                                    const ratelimit_limit *limit)
 {
-    return ratelimit_allow_n(l, key, limit, 1);
+    return ratelimit_priv_allow(l, key, key ? ratelimit_priv_len(key) : 0, limit, 1);
 }
 
-/* A wait being waited: how to measure it, and how long it has taken. */
+RATELIMIT_API bool ratelimit_allow_key(ratelimit_limiter *l, const void *key, size_t key_len,
+                                       const ratelimit_limit *limit)
+{
+    return ratelimit_priv_allow(l, key, key_len, limit, 1);
+}
+
+/* ---- waiting ---- */
+
+/* A wait: how to measure it, and how long it has taken. */
 typedef struct ratelimit_priv_waiting {
     ratelimit_limiter *l;
     ratelimit_clock clock;
@@ -5657,7 +5390,7 @@ static bool ratelimit_priv_sleep_once(ratelimit_priv_waiting *w, uint64_t ns)
 }
 
 /* Sleeps until ns after the start, false if cancelled. A sleep that ended early is followed by one
- * that is a little longer than what is left. Time that stands still is no time to wait for. */
+ * that is a little longer than what is left. If the clock stands still the wait is given up. */
 static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
 {
     uint64_t elapsed = ratelimit_priv_elapsed(w), more = 0, still = 0;
@@ -5671,18 +5404,21 @@ static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
         if (still == 1000)
             return false;
     }
-    return !ratelimit_priv_canceled(w->l);
+    return elapsed >= ns;
 }
 
-/* xorshift; threads that race on the state only make it more random */
-static uint64_t ratelimit_priv_jitter(ratelimit_limiter *l, uint64_t below)
+/* A number below `below`, another one at each call and in each thread: a counter that is swapped,
+ * and mixed. The time tells processes apart. */
+static uint64_t ratelimit_priv_jitter(const ratelimit_priv_waiting *w, uint64_t below)
 {
-    uint32_t x = ratelimit_priv_load32(&l->jitter);
-    x ^= x << 13;
-    x ^= x >> 17;
-    x ^= x << 5;
-    ratelimit_priv_store32(&l->jitter, x);
-    return below ? x % below : 0;
+    uint32_t *counter = &w->l->jitter, x;
+    do
+        x = ratelimit_priv_load32(counter);
+    while (!ratelimit_priv_swap32(counter, x, x + UINT32_C(0x9E3779B9)));
+    x ^= (uint32_t)w->start;
+    x = (x ^ x >> 16) * UINT32_C(0x7FEB352D);
+    x = (x ^ x >> 15) * UINT32_C(0x846CA68B);
+    return (x ^ x >> 16) % below;
 }
 
 static void ratelimit_priv_refuse(ratelimit_result *out, ratelimit_status status)
@@ -5692,7 +5428,7 @@ static void ratelimit_priv_refuse(ratelimit_result *out, ratelimit_status status
     out->status = status;
 }
 
-/* For a store that can't reserve: ask, sleep for retry_after with jitter, ask again. */
+/* For a store that can't reserve: asks, sleeps for retry_after with jitter, asks again. */
 static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_request *req,
                                 uint64_t max_wait_ns, ratelimit_result *out)
 {
@@ -5713,7 +5449,7 @@ static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
             ratelimit_priv_refuse(out, RATELIMIT_TIMEOUT);
             return;
         }
-        spread = ratelimit_priv_jitter(w->l, (pause < most ? pause : most) / 8 + 1);
+        spread = ratelimit_priv_jitter(w, (pause < most ? pause : most) / 8 + 1);
         pause = pause < most - spread ? pause + spread : most - spread;
         if (max_wait_ns != RATELIMIT_FOREVER && pause > max_wait_ns - elapsed)
             pause = max_wait_ns - elapsed;
@@ -5724,19 +5460,26 @@ static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
     }
 }
 
-/* Waits its time out; if that is cancelled, gives back to whoever had reserved. */
-static void ratelimit_priv_sit(ratelimit_priv_waiting *w, const ratelimit_request *req,
-                               ratelimit_result *out)
+/* Sleeps until the time of a reservation has come. If that is cancelled, who has the reservation is
+ * told what is left of its wait, counted from before it was asked: never more than there is. A
+ * tier's local bucket keeps it: the tier's store, which may be back, knows nothing of it. */
+static void ratelimit_priv_await(ratelimit_priv_waiting *w, const ratelimit_request *req,
+                                 ratelimit_result *out)
 {
+    ratelimit_limiter *l = w->l;
+    const ratelimit_store *store = out->source == RATELIMIT_FROM_FALLBACK ? NULL : &l->store;
     ratelimit_request back = *req;
     ratelimit_result spare;
-    if (ratelimit_priv_sleep_until(w, out->wait_ns))
+    uint64_t elapsed = ratelimit_priv_elapsed(w);
+    if (ratelimit_priv_sleep_until(w, elapsed + out->wait_ns))
         return;
-    back.op = RATELIMIT_REFUND;
-    if (out->source == RATELIMIT_FROM_FALLBACK && w->l->on_failure == RATELIMIT_FAIL_LOCAL)
-        ratelimit_priv_ask(&w->l->fallback, &back, &spare, 1, RATELIMIT_EACH);
-    else if (out->source < RATELIMIT_FROM_FALLBACK) /* a tier's local bucket keeps it */
-        ratelimit_priv_ask(&w->l->store, &back, &spare, 1, RATELIMIT_EACH);
+    elapsed = ratelimit_priv_elapsed(w);
+    if (out->source == RATELIMIT_FROM_FALLBACK && l->on_failure == RATELIMIT_FAIL_LOCAL)
+        store = &l->fallback;
+    back.op = RATELIMIT_CANCEL;
+    back.max_wait_ns = out->wait_ns > elapsed ? out->wait_ns - elapsed : 0;
+    if (store && back.max_wait_ns)
+        store->decide(store, &back, &spare, 1, RATELIMIT_EACH);
     ratelimit_priv_refuse(out, RATELIMIT_CANCELED);
 }
 
@@ -5747,14 +5490,14 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
     ratelimit_priv_waiting w;
     ratelimit_request q;
     bool able = true;
-#  if defined(RATELIMIT_NO_CLOCK)
-    able = l && l->sleep;
-#  endif
     if (!l || !l->store.decide || !req ||
         (req->op != RATELIMIT_TAKE && req->op != RATELIMIT_RESERVE)) {
         ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
         return false;
     }
+#  if defined(RATELIMIT_NO_CLOCK)
+    able = l->sleep != NULL;
+#  endif
     memset(&w, 0, sizeof w);
     w.l = l;
     w.clock = l->clock ? l->clock : l->store.clock ? l->store.clock : RATELIMIT_PRIV_PLATFORM_CLOCK;
@@ -5771,7 +5514,7 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
              out->status == RATELIMIT_UNSUPPORTED)
         ratelimit_priv_poll(&w, req, max_wait_ns, out);
     else if (out->allowed && out->wait_ns)
-        ratelimit_priv_sit(&w, &q, out);
+        ratelimit_priv_await(&w, &q, out);
     return ratelimit_priv_finish(l, req, out, l->shadow);
 }
 
@@ -5783,16 +5526,8 @@ RATELIMIT_API void ratelimit_cancel(ratelimit_limiter *l)
 
 RATELIMIT_API void ratelimit_limiter_counts(const ratelimit_limiter *l, ratelimit_counts *out)
 {
-    if (!out)
-        return;
-    memset(out, 0, sizeof *out);
-    if (!l)
-        return;
-    out->allowed = ratelimit_priv_load64(&l->counts.allowed);
-    out->refused = ratelimit_priv_load64(&l->counts.refused);
-    out->shadow_refused = ratelimit_priv_load64(&l->counts.shadow_refused);
-    out->failed = ratelimit_priv_load64(&l->counts.failed);
-    out->bad = ratelimit_priv_load64(&l->counts.bad);
+    if (out)
+        ratelimit_priv_copy_counts(out, l ? &l->counts : NULL, sizeof *out);
 }
 
 RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
@@ -5800,477 +5535,411 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
     if (!l || !l->store.decide)
         return;
     if (l->store.close)
-        l->store.close(l->store.self);
+        l->store.close(&l->store);
     if (l->fallback.close)
-        l->fallback.close(l->fallback.self);
+        l->fallback.close(&l->fallback);
     memset(&l->store, 0, sizeof l->store);
     memset(&l->fallback, 0, sizeof l->fallback);
 }
 
 /* ---- >>implementation: rules --------------------------------------------------------------------
 
-   Head, then a tally per rule, then everything else twice: the rules and the keys with limits of
-   their own, each as entries in no order and an array that puts them in the order of their names.
-   Threads read one side while a change is made to the other ("left-right", Ramalhete and Correia):
+   In memory lie a head, a tally for each rule, and two sides. A side has the entries in the order
+   of the text, and chains of entries whose names have the same hash.
 
-       reader   notes the turn, counts itself in there, reads which side is up, looks, counts itself
-                out: no loop, and so never a wait
-       writer   changes the side that is down, puts it up, waits until nobody who might have come
-                before is left: first those of the turn that is about to be used, then, having
-                turned, those of the other. Then it copies the side that is up to the other.
+       version   its lowest bit says which side is up; each load adds one
+       reader    notes the version, searches the side that is up, copies the entry, and looks at the
+                 version again. If it is the same, no load has ended meanwhile, so none can have
+                 begun to write that side: the copy is whole. Else the reader starts again. It
+                 writes nothing and waits for nobody.
+       loader    writes the side that is down, then adds one to the version.
 
-   What a reader wants it copies: it is out again before the decision starts. A rule's tally is
-   found by number; its generation tells whether it is still that rule's. */
+   All words of a side are stored with release and loaded with acquire. So a reader that sees a word
+   of a load also sees the version which that load began with. Until it looks at the version, a
+   reader may follow a chain that is being written: it takes no more steps than there are rules.
 
-typedef struct ratelimit_priv_entry {
-    ratelimit_limit limit;
-    uint32_t tally, generation;
-    uint8_t len, shadow;
-    unsigned char name[134]; /* a rule's, or the name of a bucket */
-} ratelimit_priv_entry;
+   Loaders exclude each other by a lock word. The holder changes the word at each rule. A waiter
+   that sees one word for too long frees the lock; the holder then finds another word and gives up.
+   (If the holder was stopped while it stored a rule, it may overwrite one rule of the other load.)
+
+   A tally is found by its number. Its generation says whether it still belongs to the rule. */
+
+typedef struct ratelimit_priv_rule {
+    ratelimit_rule rule;        /* the name is filled up with NULs, the counters are 0 */
+    uint32_t tally, generation; /* generation 0: no rule */
+    uint32_t next, unused;      /* the next of its chain */
+} ratelimit_priv_rule;
+
+typedef struct ratelimit_priv_name {
+    char text[RATELIMIT_RULE_NAME_BYTES]; /* filled up with NULs */
+    uint32_t hash;
+    size_t len; /* 0: no rule can have this name */
+} ratelimit_priv_name;
 
 typedef struct ratelimit_priv_tally {
-    uint64_t allowed, refused, shadow_refused, failed;
-    uint32_t generation, used;
+    uint64_t count[4];         /* allowed, refused, shadow_refused, failed */
+    uint32_t generation, used; /* used: bit 0 and 1, by a rule of that side */
 } ratelimit_priv_tally;
 
 struct ratelimit_rules {
-    uint32_t side, turn; /* their lowest bits count */
-    uint32_t readers[2]; /* by turn */
-    uint32_t writer;     /* a lock */
-    uint32_t most[2];    /* rules, own keys */
-    uint32_t generation;
-    uint32_t count[2][2]; /* by side; rules, own keys */
+    uint32_t version;
+    uint32_t writer;     /* the loaders' lock, odd while held */
+    uint32_t most;       /* rules */
+    uint32_t generation; /* the last one given to a rule */
+    uint32_t count[2];   /* rules of each side */
+    uint32_t unused[2];
 };
 
-typedef char ratelimit_priv_check_rules
-    [sizeof(struct ratelimit_rules) == RATELIMIT_PRIV_RULES_BYTES &&
-             sizeof(ratelimit_priv_entry) + sizeof(uint32_t) == RATELIMIT_PRIV_ENTRY_BYTES &&
-             sizeof(ratelimit_priv_tally) == RATELIMIT_PRIV_TALLY_BYTES &&
-             sizeof(((ratelimit_priv_entry *)0)->name) >=
-                 RATELIMIT_RULE_NAME_BYTES - 1 + 1 + RATELIMIT_OWN_KEY_BYTES + 1
-         ? 1
-         : -1];
+enum {
+    RATELIMIT_PRIV_ENTRY_WORDS = RATELIMIT_PRIV_ENTRY_BYTES / 4,
+    RATELIMIT_PRIV_NEXT_WORD = offsetof(ratelimit_priv_rule, next) / 4,
+    RATELIMIT_PRIV_SCOPE_WORD =
+        (offsetof(ratelimit_rule, limit) + offsetof(ratelimit_limit, scope)) / 4
+};
+#  define RATELIMIT_PRIV_NO_RULE UINT32_MAX
 
-/* For the turns of readers and writers only one order of all these will do. */
-static inline uint32_t ratelimit_priv_read32(uint32_t *p)
-{
-#  if RATELIMIT_PRIV_ATOMIC && defined(__GNUC__)
-    return __atomic_load_n(p, __ATOMIC_SEQ_CST);
-#  elif RATELIMIT_PRIV_ATOMIC
-    return (uint32_t)_InterlockedExchangeAdd((volatile long *)p, 0);
+typedef char
+    ratelimit_priv_check_rules[sizeof(struct ratelimit_rules) + 7 == RATELIMIT_PRIV_RULES_BYTES &&
+                                       sizeof(ratelimit_priv_rule) == RATELIMIT_PRIV_ENTRY_BYTES &&
+                                       sizeof(ratelimit_priv_tally) == 40 &&
+                                       offsetof(ratelimit_rule, name) == 0
+                                   ? 1
+                                   : -1];
+
+/* Without compare-and-swap the caller's lock keeps loaders from readers. */
+#  if RATELIMIT_PRIV_CAN
+#    define RATELIMIT_PRIV_ENTER_RULES() ((void)0)
+#    define RATELIMIT_PRIV_LEAVE_RULES() ((void)0)
 #  else
-    return *p;
+#    define RATELIMIT_PRIV_ENTER_RULES() RATELIMIT_PRIV_ENTER()
+#    define RATELIMIT_PRIV_LEAVE_RULES() RATELIMIT_PRIV_LEAVE()
 #  endif
-}
-
-static inline void ratelimit_priv_add32(uint32_t *p, uint32_t value)
-{
-#  if RATELIMIT_PRIV_ATOMIC && defined(__GNUC__)
-    (void)__atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
-#  elif RATELIMIT_PRIV_ATOMIC
-    (void)_InterlockedExchangeAdd((volatile long *)p, (long)value);
-#  else
-    *p += value;
-#  endif
-}
-
-static uint32_t ratelimit_priv_drain32(uint32_t *p)
-{
-    uint32_t value = ratelimit_priv_load32(p);
-#  if RATELIMIT_PRIV_ATOMIC
-    while (!ratelimit_priv_swap32(p, value, 0))
-        value = ratelimit_priv_load32(p);
-#  else
-    *p = 0;
-#  endif
-    return value;
-}
-
-/* A lock for what is short and seldom; nobody who holds it sleeps. */
-static uint32_t ratelimit_priv_hold(uint32_t *lock)
-{
-    uint32_t word = 0;
-#  if RATELIMIT_PRIV_ATOMIC
-    uint32_t turns = 1000; /* sleep at once: try_lock has spun */
-    while (!ratelimit_priv_try_lock(lock, &word))
-        (void)ratelimit_priv_wait_turn(&turns);
-#  elif defined(RATELIMIT_LOCK)
-    RATELIMIT_LOCK(lock);
-#  endif
-    (void)lock;
-    return word;
-}
-
-static void ratelimit_priv_let_go(uint32_t *lock, uint32_t word)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    ratelimit_priv_unlock(lock, word);
-#  elif defined(RATELIMIT_UNLOCK)
-    RATELIMIT_UNLOCK(lock);
-#  endif
-    (void)lock;
-    (void)word;
-}
-
-/* In and out of reading; with a lock of the caller's, that lock. */
-static uint32_t ratelimit_priv_enter(ratelimit_rules *r, uint32_t *side)
-{
-    uint32_t turn = ratelimit_priv_read32(&r->turn) & 1;
-#  if RATELIMIT_PRIV_ATOMIC
-    ratelimit_priv_add32(&r->readers[turn], 1);
-#  else
-    (void)ratelimit_priv_hold(&r->writer);
-#  endif
-    *side = ratelimit_priv_read32(&r->side) & 1;
-    return turn;
-}
-
-static void ratelimit_priv_leave(ratelimit_rules *r, uint32_t turn)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    ratelimit_priv_add32(&r->readers[turn], UINT32_MAX);
-#  else
-    (void)turn;
-    ratelimit_priv_let_go(&r->writer, 0);
-#  endif
-}
-
-/* Puts the other side up and waits until nobody reads the one that was. */
-static void ratelimit_priv_publish(ratelimit_rules *r)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    uint32_t i, turns = 0;
-    ratelimit_priv_add32(&r->side, 1);
-    for (i = 0; i < 2; i++) {
-        uint32_t next = (r->turn & 1) ^ 1;
-        while (ratelimit_priv_read32(&r->readers[next]))
-            (void)ratelimit_priv_wait_turn(&turns);
-        if (i == 0)
-            ratelimit_priv_add32(&r->turn, 1);
-    }
-#  else
-    (void)ratelimit_priv_hold(&r->writer);
-    r->side++;
-    ratelimit_priv_let_go(&r->writer, 0);
-#  endif
-}
-
-static uint32_t ratelimit_priv_begin(ratelimit_rules *r)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    return ratelimit_priv_hold(&r->writer);
-#  else
-    (void)r; /* one writer at a time is asked for, and the lock is the readers' */
-    return 0;
-#  endif
-}
-
-static void ratelimit_priv_end(ratelimit_rules *r, uint32_t word)
-{
-#  if RATELIMIT_PRIV_ATOMIC
-    ratelimit_priv_let_go(&r->writer, word);
-#  endif
-    (void)r;
-    (void)word;
-}
-
-/* Names in order: the rules, or the own keys, of a side. */
-typedef struct ratelimit_priv_names {
-    ratelimit_priv_entry *entries;
-    uint32_t *order, *count, most;
-} ratelimit_priv_names;
 
 static ratelimit_priv_tally *ratelimit_priv_tallies(ratelimit_rules *r)
 {
     return (ratelimit_priv_tally *)(void *)(r + 1);
 }
 
-static ratelimit_priv_names ratelimit_priv_names_of(ratelimit_rules *r, uint32_t side, unsigned own)
+static uint32_t *ratelimit_priv_rule_entry(ratelimit_rules *r, uint32_t side, uint32_t number)
 {
-    ratelimit_priv_entry *all =
-        (ratelimit_priv_entry *)(void *)(ratelimit_priv_tallies(r) + r->most[0]);
-    uint32_t *orders = (uint32_t *)(void *)(all + 2 * ((size_t)r->most[0] + r->most[1]));
-    size_t skip = side * (size_t)r->most[own] + (own ? 2 * (size_t)r->most[0] : 0);
-    ratelimit_priv_names n;
-    n.entries = all + skip;
-    n.order = orders + skip;
-    n.count = &r->count[side][own];
-    n.most = r->most[own];
-    return n;
+    uint32_t *entries = (uint32_t *)(void *)(ratelimit_priv_tallies(r) + 2 * (size_t)r->most);
+    return entries + (side * (size_t)r->most + number) * RATELIMIT_PRIV_ENTRY_WORDS;
 }
 
-static int ratelimit_priv_compare(const unsigned char *a, size_t a_len, const unsigned char *b,
-                                  size_t b_len)
+/* The beginning of the chain of a hash. */
+static uint32_t *ratelimit_priv_rule_chain(ratelimit_rules *r, uint32_t side, uint32_t hash)
+{
+    return ratelimit_priv_rule_entry(r, 2, 0) + side * (size_t)r->most + hash % r->most;
+}
+
+static void ratelimit_priv_get_rule(ratelimit_rules *r, uint32_t side, uint32_t number,
+                                    ratelimit_priv_rule *rule)
+{
+    const uint32_t *entry = ratelimit_priv_rule_entry(r, side, number);
+    size_t i;
+    for (i = 0; i < RATELIMIT_PRIV_ENTRY_WORDS; i++) {
+        uint32_t word = ratelimit_priv_load32(entry + i);
+        memcpy((unsigned char *)rule + 4 * i, &word, sizeof word);
+    }
+}
+
+static void ratelimit_priv_set_rule(ratelimit_rules *r, uint32_t side, uint32_t number,
+                                    const ratelimit_priv_rule *rule)
+{
+    uint32_t *entry = ratelimit_priv_rule_entry(r, side, number);
+    size_t i;
+    for (i = 0; i < RATELIMIT_PRIV_ENTRY_WORDS; i++) {
+        uint32_t word;
+        memcpy(&word, (const unsigned char *)rule + 4 * i, sizeof word);
+        ratelimit_priv_store32(entry + i, word);
+    }
+}
+
+/* The number of the entry with that name. */
+static uint32_t ratelimit_priv_seek_rule(ratelimit_rules *r, uint32_t side,
+                                         const ratelimit_priv_name *name)
+{
+    uint32_t at = ratelimit_priv_load32(ratelimit_priv_rule_chain(r, side, name->hash)), steps, i;
+    for (steps = 0; at < r->most && steps < r->most; steps++) {
+        const uint32_t *entry = ratelimit_priv_rule_entry(r, side, at);
+        bool same = true;
+        for (i = 0; same && i < RATELIMIT_RULE_NAME_BYTES / 4; i++) {
+            uint32_t word = ratelimit_priv_load32(entry + i);
+            same = memcmp(name->text + 4 * i, &word, 4) == 0;
+        }
+        if (same)
+            return at;
+        at = ratelimit_priv_load32(entry + RATELIMIT_PRIV_NEXT_WORD);
+    }
+    return RATELIMIT_PRIV_NO_RULE;
+}
+
+/* Makes the name a, or a|b if b is not NULL. */
+static void ratelimit_priv_set_name(ratelimit_priv_name *name, const char *a, size_t a_len,
+                                    const char *b, size_t b_len)
+{
+    const size_t most = RATELIMIT_RULE_NAME_BYTES - 1;
+    size_t len = b ? a_len + 1 + b_len : a_len, i;
+    memset(name, 0, sizeof *name);
+    if (a_len > most || b_len > most || len > most)
+        return;
+    memcpy(name->text, a, a_len);
+    if (b) {
+        name->text[a_len] = '|';
+        memcpy(name->text + a_len + 1, b, b_len);
+    }
+    for (i = 0; i < len && name->text[i];)
+        i++;
+    name->len = i == len ? len : 0;
+    name->hash = ratelimit_scope(name->text, len);
+}
+
+/* The length of what precedes the first "|", as far as that can be a name; else len. */
+static size_t ratelimit_priv_name_head(const char *name, size_t len)
 {
     size_t i;
-    for (i = 0; i < a_len && i < b_len; i++)
-        if (a[i] != b[i])
-            return a[i] < b[i] ? -1 : 1;
-    return a_len < b_len ? -1 : a_len > b_len;
+    for (i = 0; i < len && i < RATELIMIT_RULE_NAME_BYTES; i++)
+        if (name[i] == '|')
+            return i;
+    return len;
 }
 
-/* The entry of that name, or NULL; *place is where it stands in order, or would stand. */
-static ratelimit_priv_entry *ratelimit_priv_seek(const ratelimit_priv_names *n, const void *name,
-                                                 size_t len, uint32_t *place)
+/* The number of the first rule that is there: name|key, name, its head, default. */
+static uint32_t ratelimit_priv_seek_any(ratelimit_rules *r, uint32_t side, const char *text,
+                                        size_t len, const char *key_or_null, size_t key_len)
 {
-    uint32_t low = 0, high = *n->count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        ratelimit_priv_entry *e = &n->entries[n->order[middle]];
-        int way = ratelimit_priv_compare((const unsigned char *)name, len, e->name, e->len);
-        if (way == 0) {
-            *place = middle;
-            return e;
-        }
-        if (way < 0)
-            high = middle;
+    uint32_t at = RATELIMIT_PRIV_NO_RULE;
+    ratelimit_priv_name name;
+    unsigned i;
+    for (i = key_or_null ? 0 : 1; i < 4 && at == RATELIMIT_PRIV_NO_RULE; i++) {
+        if (i == 0)
+            ratelimit_priv_set_name(&name, text, len, key_or_null, key_len);
+        else if (i == 1)
+            ratelimit_priv_set_name(&name, text, len, NULL, 0);
+        else if (i == 2)
+            ratelimit_priv_set_name(&name, text, ratelimit_priv_name_head(text, len), NULL, 0);
         else
-            low = middle + 1;
+            ratelimit_priv_set_name(&name, "default", 7, NULL, 0);
+        if (name.len)
+            at = ratelimit_priv_seek_rule(r, side, &name);
     }
-    *place = low;
-    return NULL;
+    return at;
 }
 
-static ratelimit_priv_entry *ratelimit_priv_insert(const ratelimit_priv_names *n, const void *name,
-                                                   size_t len, uint32_t place)
+/* Copies the rule for a name and a key, or without a name the rule with that number. */
+static bool ratelimit_priv_find_rule(ratelimit_rules *r, const char *text, size_t len,
+                                     const char *key_or_null, size_t key_len, size_t number,
+                                     ratelimit_priv_rule *rule)
 {
-    uint32_t at = (*n->count)++;
-    ratelimit_priv_entry *e = &n->entries[at];
-    memmove(n->order + place + 1, n->order + place, (at - place) * sizeof *n->order);
-    n->order[place] = at;
-    memset(e, 0, sizeof *e);
-    memcpy(e->name, name, len);
-    e->len = (uint8_t)len;
-    return e;
-}
-
-/* The last entry moves into the gap. */
-static void ratelimit_priv_remove(const ratelimit_priv_names *n, uint32_t place)
-{
-    uint32_t gap = n->order[place], last = --*n->count, i;
-    memmove(n->order + place, n->order + place + 1, (last - place) * sizeof *n->order);
-    n->entries[gap] = n->entries[last];
-    for (i = 0; i < last; i++)
-        if (n->order[i] == last)
-            n->order[i] = gap;
-}
-
-/* The side that is up, onto the other. */
-static void ratelimit_priv_mirror(ratelimit_rules *r)
-{
-    uint32_t side = r->side & 1;
-    unsigned own;
-    for (own = 0; own < 2; own++) {
-        ratelimit_priv_names up = ratelimit_priv_names_of(r, side, own);
-        ratelimit_priv_names down = ratelimit_priv_names_of(r, side ^ 1, own);
-        *down.count = *up.count;
-        memcpy(down.entries, up.entries, *up.count * sizeof *up.entries);
-        memcpy(down.order, up.order, *up.count * sizeof *up.order);
-    }
+    uint32_t version, at;
+    do {
+        RATELIMIT_PRIV_ENTER_RULES();
+        version = ratelimit_priv_load32(&r->version);
+        if (text)
+            at = ratelimit_priv_seek_any(r, version & 1, text, len, key_or_null, key_len);
+        else
+            at = number < ratelimit_priv_load32(&r->count[version & 1]) ? (uint32_t)number
+                                                                        : RATELIMIT_PRIV_NO_RULE;
+        if (at != RATELIMIT_PRIV_NO_RULE)
+            ratelimit_priv_get_rule(r, version & 1, at, rule);
+        RATELIMIT_PRIV_LEAVE_RULES();
+    } while (ratelimit_priv_load32(&r->version) != version);
+    return at != RATELIMIT_PRIV_NO_RULE;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_rules_init(ratelimit_rules **out, void *memory,
-                                                    size_t bytes, size_t max_rules, size_t max_own)
+                                                    size_t bytes, size_t max_rules)
 {
-    size_t skip = (size_t)(-(uintptr_t)memory & 7u);
-    ratelimit_rules *r;
-    uint64_t need;
-    if (!out || !memory || !max_rules || max_rules > 1u << 24 || max_own > 1u << 24)
+    size_t skip = (0u - (uintptr_t)memory) & 7u;
+    ratelimit_rules *r = (ratelimit_rules *)(void *)((unsigned char *)memory + skip);
+    if (!out || !memory || !max_rules || (uint64_t)max_rules > UINT32_C(1) << 24)
         return RATELIMIT_BAD_ARGUMENT;
-    need = RATELIMIT_PRIV_RULES_BYTES + skip + (uint64_t)max_rules * RATELIMIT_PRIV_TALLY_BYTES +
-           ((uint64_t)max_rules + max_own) * (2 * RATELIMIT_PRIV_ENTRY_BYTES);
-    if (bytes < need)
+    if (bytes < sizeof *r + skip + (uint64_t)max_rules * RATELIMIT_PRIV_RULE_BYTES)
         return RATELIMIT_NO_MEMORY;
-    r = (ratelimit_rules *)(void *)((unsigned char *)memory + skip);
     memset(r, 0, sizeof *r);
-    r->most[0] = (uint32_t)max_rules;
-    r->most[1] = (uint32_t)max_own;
-    memset(ratelimit_priv_tallies(r), 0, max_rules * sizeof(ratelimit_priv_tally));
+    r->most = (uint32_t)max_rules;
+    memset(ratelimit_priv_tallies(r), 0, 2 * max_rules * sizeof(ratelimit_priv_tally));
+    memset(ratelimit_priv_rule_chain(r, 0, 0), 255, 2 * max_rules * sizeof(uint32_t));
     *out = r;
     return RATELIMIT_OK;
 }
 
-/* A text being loaded. */
+/* ---- loading ---- */
+
 typedef struct ratelimit_priv_loading {
-    ratelimit_priv_names into;
-    const char *line; /* its first byte */
+    ratelimit_rules *rules;
+    uint32_t side, version, word; /* word: what the lock holds */
+    const char *line;             /* its first byte */
     ratelimit_fault fault;
 } ratelimit_priv_loading;
 
-static bool ratelimit_priv_is_blank(char c)
-{
-    return c == ' ' || c == '\t';
-}
-
-static const char *ratelimit_priv_skip_blanks(const char *at, const char *end)
-{
-    while (at != end && ratelimit_priv_is_blank(*at))
-        at++;
-    return at;
-}
-
-static const char *ratelimit_priv_trim(const char *begin, const char *end)
-{
-    while (end != begin && ratelimit_priv_is_blank(end[-1]))
-        end--;
-    return end;
-}
-
-#  if defined(RATELIMIT_NO_TEXT)
-#    define RATELIMIT_PRIV_SAY(words) ""
-#  else
-#    define RATELIMIT_PRIV_SAY(words) words
-#  endif
-
-static ratelimit_status ratelimit_priv_wrong(ratelimit_priv_loading *g, const char *at,
-                                             ratelimit_status status, const char *what)
+static ratelimit_status ratelimit_priv_rule_wrong(ratelimit_priv_loading *g, const char *at,
+                                                  ratelimit_status status, const char *what)
 {
     g->fault.column = (size_t)(at - g->line) + 1;
     g->fault.what = what;
     return status;
 }
+#  if defined(RATELIMIT_NO_TEXT)
+#    define RATELIMIT_PRIV_WRONG(g, at, status, what) ratelimit_priv_rule_wrong(g, at, status, "")
+#  else
+#    define RATELIMIT_PRIV_WRONG(g, at, status, what) ratelimit_priv_rule_wrong(g, at, status, what)
+#  endif
 
-/* Past a name, or NULL and a fault. */
-static const char *ratelimit_priv_read_name(ratelimit_priv_loading *g, const char *at,
-                                            const char *end)
+/* Changes the lock's word to another odd one; false if the lock is no longer ours. */
+static bool ratelimit_priv_still_loading(ratelimit_priv_loading *g)
 {
-    const char *name = at;
-    for (; at != end && !ratelimit_priv_is_blank(*at); at++) {
-        if ((unsigned char)*at < ' ' || *at == 127) {
-            ratelimit_priv_wrong(g, at, RATELIMIT_SYNTAX,
-                                 RATELIMIT_PRIV_SAY("a control character in a name"));
-            return NULL;
-        }
-        if (at - name == RATELIMIT_RULE_NAME_BYTES - 1) {
-            ratelimit_priv_wrong(g, at, RATELIMIT_SYNTAX, RATELIMIT_PRIV_SAY("a name too long"));
-            return NULL;
-        }
+    g->word += 2;
+    return ratelimit_priv_swap32(&g->rules->writer, g->word - 2, g->word);
+}
+
+/* Adds a rule to the side that is down, with the tally of the rule that had its name, or a new
+ * one. There are two tallies for each place, so one is free. */
+static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const char *at,
+                                                ratelimit_priv_rule *x)
+{
+    ratelimit_rules *r = g->rules;
+    size_t len = ratelimit_priv_len(x->rule.name);
+    size_t head = ratelimit_priv_name_head(x->rule.name, len);
+    uint32_t count = r->count[g->side], *chain, i;
+    ratelimit_priv_tally *tally;
+    ratelimit_priv_rule other;
+    ratelimit_priv_name name;
+    ratelimit_priv_set_name(&name, x->rule.name, len, NULL, 0);
+    if (!ratelimit_priv_still_loading(g))
+        return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_BUSY, "too slow: another load took over");
+    if (ratelimit_priv_seek_rule(r, g->side, &name) != RATELIMIT_PRIV_NO_RULE)
+        return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_SYNTAX, "a name that was there before");
+    if (count == r->most)
+        return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_NO_MEMORY, "no room for more rules");
+    x->rule.limit.scope = ratelimit_scope(x->rule.name, head);
+    for (i = 0; i < count; i++) { /* two names have one scope in 1 of 2^32 cases */
+        if (ratelimit_priv_rule_entry(r, g->side, i)[RATELIMIT_PRIV_SCOPE_WORD] !=
+            x->rule.limit.scope)
+            continue;
+        ratelimit_priv_get_rule(r, g->side, i, &other);
+        if (memcmp(other.rule.name, x->rule.name, head) != 0 ||
+            (other.rule.name[head] && other.rule.name[head] != '|'))
+            return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_SYNTAX, "a name with another's scope");
+        break;
     }
-    return at;
-}
-
-/* Where what is to be read of a line ends: before its comment and the blanks before that. */
-static const char *ratelimit_priv_uncomment(const char *at, const char *end)
-{
-    const char *to = at;
-    while (to != end && !(*to == '#' && (to == at || ratelimit_priv_is_blank(to[-1]))))
-        to++;
-    return ratelimit_priv_trim(at, to);
-}
-
-/* The limit from at to end, and whether "shadow" stands behind it. */
-static ratelimit_status ratelimit_priv_read_rule(ratelimit_priv_loading *g, const char *at,
-                                                 const char *end, ratelimit_priv_entry *e)
-{
-    ratelimit_priv_text word;
-    ratelimit_status status;
-    size_t wrong;
-    memset(&word, 0, sizeof word);
-    word.at = end - at >= 6 ? end - 6 : end;
-    word.end = end;
-    if (ratelimit_priv_word(&word, "shadow") &&
-        (end - at == 6 || ratelimit_priv_is_blank(end[-7]))) {
-        e->shadow = 1;
-        end = ratelimit_priv_trim(at, end - 6);
+    i = ratelimit_priv_seek_rule(r, g->side ^ 1, &name);
+    if (i != RATELIMIT_PRIV_NO_RULE) {
+        ratelimit_priv_get_rule(r, g->side ^ 1, i, &other);
+        x->tally = other.tally;
+        x->generation = other.generation;
+        tally = ratelimit_priv_tallies(r) + x->tally;
+    } else {
+        while (ratelimit_priv_tallies(r)[x->tally].used)
+            x->tally++;
+        r->generation += r->generation == UINT32_MAX ? 2 : 1; /* never 0 */
+        x->generation = r->generation;
+        tally = ratelimit_priv_tallies(r) + x->tally;
+        ratelimit_priv_store32(&tally->generation, x->generation);
+        for (i = 0; i < 4; i++)
+            ratelimit_priv_store64(&tally->count[i], 0);
     }
-    if (at == end)
-        return ratelimit_priv_wrong(g, at, RATELIMIT_SYNTAX,
-                                    RATELIMIT_PRIV_SAY("a name without a limit"));
-    status = ratelimit_limit_parse_n(&e->limit, at, (size_t)(end - at), &wrong);
-    if (status == RATELIMIT_OK)
-        return status;
-    return ratelimit_priv_wrong(g, at + wrong, status,
-                                status == RATELIMIT_SYNTAX
-                                    ? RATELIMIT_PRIV_SAY("not a limit")
-                                    : RATELIMIT_PRIV_SAY("a number that does not fit"));
+    tally->used |= 1u << g->side;
+    chain = ratelimit_priv_rule_chain(r, g->side, name.hash);
+    x->next = *chain;
+    ratelimit_priv_set_rule(r, g->side, count, x);
+    ratelimit_priv_store32(chain, count);
+    ratelimit_priv_store32(&r->count[g->side], count + 1);
+    return RATELIMIT_OK;
 }
 
-/* A byte order mark, as some editors begin files with. */
-static bool ratelimit_priv_is_mark(const char *at, const char *end)
+/* Takes the words behind the limit off its end. What is no such word is left to the limit's
+   reader. */
+static const char *ratelimit_priv_read_words(const char *at, const char *end, ratelimit_rule *rule)
 {
-    return end - at >= 3 && (unsigned char)at[0] == 0xEF && (unsigned char)at[1] == 0xBB &&
-           (unsigned char)at[2] == 0xBF;
+    static const char *const words[3] = {"shadow", "closed", "open"};
+    for (;;) {
+        const char *word = end;
+        size_t i;
+        while (word != at && !ratelimit_priv_is_blank(word[-1]))
+            word--;
+        for (i = 0; i < 3; i++)
+            if (ratelimit_priv_len(words[i]) == (size_t)(end - word) &&
+                memcmp(word, words[i], (size_t)(end - word)) == 0)
+                break;
+        if (i == 3 || (i == 0 ? rule->shadow : rule->closed || rule->open))
+            return end;
+        *(i == 0 ? &rule->shadow : i == 1 ? &rule->closed : &rule->open) = true;
+        for (end = word; end != at && ratelimit_priv_is_blank(end[-1]);)
+            end--;
+    }
 }
 
 static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, const char *end)
 {
-    const char *name = ratelimit_priv_skip_blanks(g->line, end), *at;
-    uint32_t place;
+    ratelimit_priv_text t;
+    ratelimit_priv_rule x;
+    ratelimit_status status;
+    const char *name;
+    t.at = g->line;
+    t.end = end;
+    (void)ratelimit_priv_blanks(&t);
+    name = t.at;
     if (name == end || *name == '#')
         return RATELIMIT_OK;
-    if (ratelimit_priv_is_mark(name, end))
-        return ratelimit_priv_wrong(g, name, RATELIMIT_SYNTAX,
-                                    RATELIMIT_PRIV_SAY("a byte order mark within the text"));
-    at = ratelimit_priv_read_name(g, name, end);
-    if (!at)
-        return RATELIMIT_SYNTAX;
-    if (ratelimit_priv_seek(&g->into, name, (size_t)(at - name), &place))
-        return ratelimit_priv_wrong(g, name, RATELIMIT_SYNTAX,
-                                    RATELIMIT_PRIV_SAY("a name that was there before"));
-    if (*g->into.count == g->into.most)
-        return ratelimit_priv_wrong(g, name, RATELIMIT_NO_MEMORY,
-                                    RATELIMIT_PRIV_SAY("more rules than there is room for"));
-    end = ratelimit_priv_uncomment(name, end);
-    return ratelimit_priv_read_rule(
-        g, at < end ? ratelimit_priv_skip_blanks(at, end) : end, end,
-        ratelimit_priv_insert(&g->into, name, (size_t)(at - name), place));
+    for (; t.at != end && !ratelimit_priv_is_blank(*t.at); t.at++)
+        if ((unsigned char)*t.at < ' ' || *t.at == 127 ||
+            t.at - name == RATELIMIT_RULE_NAME_BYTES - 1)
+            return RATELIMIT_PRIV_WRONG(g, t.at, RATELIMIT_SYNTAX,
+                                        "a name that is too long or has control characters");
+    if (t.at - name >= 3 && memcmp(name, "\xEF\xBB\xBF", 3) == 0)
+        return RATELIMIT_PRIV_WRONG(g, name, RATELIMIT_SYNTAX, "a byte order mark within the text");
+    memset(&x, 0, sizeof x);
+    memcpy(x.rule.name, name, (size_t)(t.at - name));
+    for (t.end = t.at; t.end != end && !(*t.end == '#' && ratelimit_priv_is_blank(t.end[-1]));)
+        t.end++; /* up to the comment and the blanks before it */
+    while (t.end != t.at && ratelimit_priv_is_blank(t.end[-1]))
+        t.end--;
+    (void)ratelimit_priv_blanks(&t);
+    t.end = ratelimit_priv_read_words(t.at, t.end, &x.rule);
+    if (t.at == t.end)
+        return RATELIMIT_PRIV_WRONG(g, t.at, RATELIMIT_SYNTAX, "a name without a limit");
+    status = ratelimit_priv_read_limit(&t, &x.rule.limit);
+    if (status == RATELIMIT_SYNTAX)
+        return RATELIMIT_PRIV_WRONG(g, t.at, status, "not a limit");
+    if (status != RATELIMIT_OK)
+        return RATELIMIT_PRIV_WRONG(g, t.at, status, "a number that does not fit");
+    return ratelimit_priv_add_rule(g, name, &x);
 }
 
 static ratelimit_status ratelimit_priv_load_text(ratelimit_priv_loading *g, const char *text,
                                                  size_t text_len)
 {
-    const char *at = text, *stop = text + text_len;
+    const char *stop = text + text_len;
     ratelimit_status status = RATELIMIT_OK;
-    if (ratelimit_priv_is_mark(at, stop))
-        at += 3;
-    while (at != stop && status == RATELIMIT_OK) {
-        const char *end = at;
-        g->line = at;
+    if (text_len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
+        text += 3;
+    while (text != stop && status == RATELIMIT_OK) {
+        const char *end = text;
+        g->line = text;
         g->fault.line++;
         while (end != stop && *end != '\n')
             end++;
-        at = end == stop ? end : end + 1;
+        text = end == stop ? end : end + 1;
         status = ratelimit_priv_load_line(g, end != g->line && end[-1] == '\r' ? end - 1 : end);
     }
     return status;
 }
 
-/* Gives each new rule its tally: the one it had, else one that is free, from 0. */
-static void ratelimit_priv_deal_tallies(ratelimit_rules *r, const ratelimit_priv_names *into,
-                                        const ratelimit_priv_names *from)
+/* Takes the loaders' lock; returns its word. */
+static uint32_t ratelimit_priv_lock_rules(ratelimit_rules *r)
 {
-    ratelimit_priv_tally *tallies = ratelimit_priv_tallies(r);
-    uint32_t i, place, unused = 0;
-    for (i = 0; i < r->most[0]; i++)
-        tallies[i].used = 0;
-    for (i = 0; i < *into->count; i++) {
-        ratelimit_priv_entry *e = &into->entries[i];
-        const ratelimit_priv_entry *old = ratelimit_priv_seek(from, e->name, e->len, &place);
-        if (!old)
-            continue;
-        e->tally = old->tally;
-        e->generation = old->generation;
-        tallies[e->tally].used = 1;
+#  if RATELIMIT_PRIV_CAN
+    for (;;) {
+        uint32_t word = ratelimit_priv_load32(&r->writer);
+        if (word & 1)
+            ratelimit_priv_wait_lock(&r->writer, word);
+        else if (ratelimit_priv_swap32(&r->writer, word, word + 1))
+            return word + 1;
     }
-    for (i = 0; i < *into->count; i++) {
-        ratelimit_priv_entry *e = &into->entries[i];
-        ratelimit_priv_tally *t;
-        if (e->generation)
-            continue;
-        while (tallies[unused].used)
-            unused++;
-        t = &tallies[unused];
-        t->used = 1;
-        r->generation += r->generation == UINT32_MAX ? 2 : 1; /* never 0 */
-        e->tally = unused;
-        e->generation = r->generation;
-        ratelimit_priv_store32(&t->generation, e->generation);
-        ratelimit_priv_store64(&t->allowed, 0);
-        ratelimit_priv_store64(&t->refused, 0);
-        ratelimit_priv_store64(&t->shadow_refused, 0);
-        ratelimit_priv_store64(&t->failed, 0);
-    }
+#  else
+    return r->writer |= 1;
+#  endif
 }
 
 RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, const char *text,
@@ -6278,294 +5947,234 @@ RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, cons
 {
     ratelimit_priv_loading g;
     ratelimit_status status = RATELIMIT_BAD_ARGUMENT;
+    uint32_t i;
     memset(&g, 0, sizeof g);
     g.fault.what = "";
     if (rules && text) {
-        uint32_t word = ratelimit_priv_begin(rules), side = rules->side & 1;
-        ratelimit_priv_names from = ratelimit_priv_names_of(rules, side, 0);
-        g.into = ratelimit_priv_names_of(rules, side ^ 1, 0);
-        *g.into.count = 0;
+        g.rules = rules;
+        g.word = ratelimit_priv_lock_rules(rules);
+        g.version = ratelimit_priv_load32(&rules->version);
+        g.side = (g.version & 1) ^ 1;
+        ratelimit_priv_store32(&rules->count[g.side], 0);
+        for (i = 0; i < rules->most; i++)
+            ratelimit_priv_store32(ratelimit_priv_rule_chain(rules, g.side, i),
+                                   RATELIMIT_PRIV_NO_RULE);
+        for (i = 0; i < 2 * rules->most; i++)
+            ratelimit_priv_tallies(rules)[i].used &= 2u >> g.side;
         status = ratelimit_priv_load_text(&g, text, text_len);
         if (status == RATELIMIT_OK) {
-            ratelimit_priv_deal_tallies(rules, &g.into, &from);
-            ratelimit_priv_publish(rules);
             g.fault.line = 0;
+            RATELIMIT_PRIV_ENTER_RULES();
+            if (!ratelimit_priv_still_loading(&g) ||
+                !ratelimit_priv_swap32(&rules->version, g.version, g.version + 1))
+                status = RATELIMIT_BUSY;
+            RATELIMIT_PRIV_LEAVE_RULES();
         }
-        ratelimit_priv_mirror(rules);
-        ratelimit_priv_end(rules, word);
+        (void)ratelimit_priv_swap32(&rules->writer, g.word, g.word + 1);
     }
     if (fault_or_null)
         *fault_or_null = g.fault;
     return status;
 }
 
-/* On the side that is down. */
-static ratelimit_status ratelimit_priv_set_own(const ratelimit_priv_names *into,
-                                               const unsigned char *name, size_t len,
-                                               const ratelimit_limit *limit)
-{
-    uint32_t place;
-    ratelimit_priv_entry *e = ratelimit_priv_seek(into, name, len, &place);
-    if (!limit) {
-        if (e)
-            ratelimit_priv_remove(into, place);
-        return RATELIMIT_OK;
-    }
-    if (!e && *into->count == into->most)
-        return RATELIMIT_NO_MEMORY;
-    if (!e)
-        e = ratelimit_priv_insert(into, name, len, place);
-    e->limit = *limit;
-    return RATELIMIT_OK;
-}
-
-RATELIMIT_API ratelimit_status ratelimit_rules_own(ratelimit_rules *rules, const char *rule,
-                                                   const void *key, size_t key_len,
-                                                   const ratelimit_limit *limit_or_null)
-{
-    unsigned char name[RATELIMIT_RULE_NAME_BYTES + 1 + RATELIMIT_OWN_KEY_BYTES];
-    size_t rule_len = ratelimit_priv_len(rule), len;
-    ratelimit_priv_names into;
-    ratelimit_status status;
-    uint32_t word;
-    if (!rules || !rule_len || rule_len >= RATELIMIT_RULE_NAME_BYTES)
-        return RATELIMIT_BAD_ARGUMENT;
-    if (!key || !key_len || key_len > RATELIMIT_OWN_KEY_BYTES)
-        return RATELIMIT_BAD_KEY;
-    if (limit_or_null && ratelimit_limit_check(limit_or_null) != RATELIMIT_OK)
-        return RATELIMIT_BAD_LIMIT;
-    len = ratelimit_key_join(rule, rule_len, key, key_len, name, sizeof name);
-    word = ratelimit_priv_begin(rules);
-    into = ratelimit_priv_names_of(rules, (rules->side & 1) ^ 1, 1);
-    status = ratelimit_priv_set_own(&into, name, len, limit_or_null);
-    ratelimit_priv_publish(rules);
-    ratelimit_priv_mirror(rules);
-    ratelimit_priv_end(rules, word);
-    return status;
-}
-
-/* Whole, before the first "|", default. */
-static const ratelimit_priv_entry *ratelimit_priv_look_up(const ratelimit_priv_names *n,
-                                                          const char *name, size_t len)
-{
-    uint32_t place;
-    size_t head = 0;
-    const ratelimit_priv_entry *e = ratelimit_priv_seek(n, name, len, &place);
-    while (head < len && name[head] != '|')
-        head++;
-    if (!e && head < len)
-        e = ratelimit_priv_seek(n, name, head, &place);
-    return e ? e : ratelimit_priv_seek(n, "default", 7, &place);
-}
-
-static void ratelimit_priv_show_rule(ratelimit_rules *r, const ratelimit_priv_entry *e,
+static void ratelimit_priv_show_rule(ratelimit_rules *r, const ratelimit_priv_rule *x,
                                      ratelimit_rule *out)
 {
-    const ratelimit_priv_tally *t = &ratelimit_priv_tallies(r)[e->tally];
-    memset(out, 0, sizeof *out);
-    memcpy(out->name, e->name, e->len);
-    out->limit = e->limit;
-    out->shadow = e->shadow != 0;
-    out->allowed = ratelimit_priv_load64(&t->allowed);
-    out->refused = ratelimit_priv_load64(&t->refused);
-    out->shadow_refused = ratelimit_priv_load64(&t->shadow_refused);
-    out->failed = ratelimit_priv_load64(&t->failed);
+    const ratelimit_priv_tally *t = &ratelimit_priv_tallies(r)[x->tally];
+    *out = x->rule;
+    if (ratelimit_priv_load32(&t->generation) != x->generation)
+        return;
+    out->allowed = ratelimit_priv_load64(&t->count[0]);
+    out->refused = ratelimit_priv_load64(&t->count[1]);
+    out->shadow_refused = ratelimit_priv_load64(&t->count[2]);
+    out->failed = ratelimit_priv_load64(&t->count[3]);
 }
 
 RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name,
                                         ratelimit_rule *out)
 {
-    const ratelimit_priv_entry *e;
-    ratelimit_priv_names n;
-    uint32_t side, turn;
-    if (!rules || !name || !out)
+    ratelimit_priv_rule x;
+    if (!rules || !name || !out ||
+        !ratelimit_priv_find_rule(rules, name, ratelimit_priv_len(name), NULL, 0, 0, &x))
         return false;
-    turn = ratelimit_priv_enter(rules, &side);
-    n = ratelimit_priv_names_of(rules, side, 0);
-    e = ratelimit_priv_look_up(&n, name, ratelimit_priv_len(name));
-    if (e)
-        ratelimit_priv_show_rule(rules, e, out);
-    ratelimit_priv_leave(rules, turn);
-    return e != NULL;
+    ratelimit_priv_show_rule(rules, &x, out);
+    return true;
 }
 
 RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, ratelimit_rule *out)
 {
-    ratelimit_priv_names n;
-    uint32_t side, turn;
-    bool found;
-    if (!rules || !out)
+    ratelimit_priv_rule x;
+    if (!rules || !out || !ratelimit_priv_find_rule(rules, NULL, 0, NULL, 0, index, &x))
         return false;
-    turn = ratelimit_priv_enter(rules, &side);
-    n = ratelimit_priv_names_of(rules, side, 0);
-    found = index < *n.count;
-    if (found)
-        ratelimit_priv_show_rule(rules, &n.entries[n.order[index]], out);
-    ratelimit_priv_leave(rules, turn);
-    return found;
+    ratelimit_priv_show_rule(rules, &x, out);
+    return true;
 }
 
-/* Copies what applies to a request out of the rules. */
-static void ratelimit_priv_apply_rules(ratelimit_rules *r, ratelimit_rule_request *a)
-{
-    const ratelimit_request *q = &a->request;
-    const char *name = a->rule ? a->rule : (const char *)q->key;
-    size_t len = a->rule ? ratelimit_priv_len(a->rule) : q->key_len;
-    const ratelimit_priv_entry *rule, *own = NULL;
-    ratelimit_priv_names rules, owns;
-    uint32_t side, turn, place;
-    turn = ratelimit_priv_enter(r, &side);
-    rules = ratelimit_priv_names_of(r, side, 0);
-    owns = ratelimit_priv_names_of(r, side, 1);
-    rule = ratelimit_priv_look_up(&rules, name, len);
-    if (rule) {
-        memcpy(a->name, rule->name, rule->len);
-        a->limit = rule->limit;
-        a->shadow = rule->shadow != 0;
-        a->tally = rule->tally;
-        a->generation = rule->generation;
-        a->bucket_len = ratelimit_key_join(rule->name, rule->len, q->key, q->key_len, a->bucket,
-                                           sizeof a->bucket);
-        if (a->bucket_len > sizeof a->bucket)
-            a->bucket_len = 0; /* BAD_KEY */
-        else
-            own = ratelimit_priv_seek(&owns, a->bucket, a->bucket_len, &place);
-    }
-    if (own) {
-        a->limit = own->limit;
-        a->own = true;
-    }
-    ratelimit_priv_leave(r, turn);
-}
+/* ---- events ---- */
 
-/* Makes the request that the store is asked; under no rule its limit is all zero, BAD_LIMIT. */
-static ratelimit_request ratelimit_priv_rule_request(ratelimit_rules *r, ratelimit_rule_request *a)
-{
-    ratelimit_request q = a->request;
-    memset(&a->limit, 0, sizeof a->limit);
-    memset(a->name, 0, sizeof a->name);
-    a->own = a->shadow = false;
-    a->generation = 0;
-    a->bucket_len = 0;
-    if (q.key && q.key_len) {
-        if (r)
-            ratelimit_priv_apply_rules(r, a);
-        if (!a->generation) { /* let the limit, not the key, be what is wrong */
-            a->bucket[0] = 0;
-            a->bucket_len = 1;
-        }
-    }
-    q.key = a->bucket;
-    q.key_len = a->bucket_len;
-    q.limit = &a->limit;
-    return q;
-}
-
-/* A refusal counts for the rule that refused, not for others of its batch. */
-static void ratelimit_priv_count_rule(ratelimit_rules *r, const ratelimit_rule_request *a)
-{
-    bool ok = a->result.status == RATELIMIT_OK, failed = a->result.status == RATELIMIT_STORE_FAILED;
-    ratelimit_priv_tally *t;
-    if (!a->generation)
-        return;
-    t = &ratelimit_priv_tallies(r)[a->tally];
-    if (ratelimit_priv_load32(&t->generation) != a->generation)
-        return;
-    if (failed)
-        ratelimit_priv_add64(&t->failed, 1);
-    if (a->result.allowed)
-        ratelimit_priv_add64(&t->allowed, 1);
-    if (a->result.allowed && !ok && !failed)
-        ratelimit_priv_add64(&t->shadow_refused, 1);
-    if (!a->result.allowed && !ok && !a->shadow)
-        ratelimit_priv_add64(&t->refused, 1);
-}
-
-/* Requests under rules, sorted into those that can refuse and those that are shadow. */
-typedef struct ratelimit_priv_batch {
+/* The requests of an event, those under a shadow rule at the end. */
+typedef struct ratelimit_priv_event {
+    ratelimit_priv_rule rule[RATELIMIT_MAX_RULE_REQUESTS];
     ratelimit_request req[RATELIMIT_MAX_RULE_REQUESTS];
     ratelimit_result res[RATELIMIT_MAX_RULE_REQUESTS];
-    size_t of[RATELIMIT_MAX_RULE_REQUESTS]; /* which of the caller's */
-    size_t count, hard;                     /* hard ones come first */
-} ratelimit_priv_batch;
+    size_t count, hard; /* hard: not under a shadow rule */
+} ratelimit_priv_event;
 
-static void ratelimit_priv_sort_batch(ratelimit_priv_batch *b, ratelimit_rules *r,
-                                      ratelimit_rule_request *asked, size_t count)
+static void ratelimit_priv_rule_for(ratelimit_rules *r, const ratelimit_rule_request *asked,
+                                    ratelimit_priv_rule *rule)
 {
-    size_t i, soft = count;
-    b->count = count;
-    b->hard = 0;
-    for (i = 0; i < count; i++) {
-        ratelimit_request q = ratelimit_priv_rule_request(r, &asked[i]);
-        size_t to = asked[i].shadow ? --soft : b->hard++;
-        b->req[to] = q;
-        b->of[to] = i;
-    }
+    const char *key = (const char *)asked->request.key, *name = asked->rule ? asked->rule : key;
+    size_t key_len = asked->request.key_len;
+    if (!r || !name ||
+        !ratelimit_priv_find_rule(r, name, asked->rule ? ratelimit_priv_len(name) : key_len,
+                                  asked->rule ? key : NULL, key_len, 0, rule))
+        memset(rule, 0, sizeof *rule); /* its limit is BAD_LIMIT */
 }
 
-/* The hard ones, all or none; then the soft ones, only looked at if these did not pass. */
-static bool ratelimit_priv_decide_batch(ratelimit_limiter *l, ratelimit_priv_batch *b)
+static bool ratelimit_priv_rule_failed(const ratelimit_result *res)
 {
-    bool pass = ratelimit_priv_limiter(l, b->req, b->res, b->hard,
-                                       b->hard > 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
+    return res->status == RATELIMIT_STORE_FAILED || res->source == RATELIMIT_FROM_POLICY ||
+           res->source == RATELIMIT_FROM_FALLBACK;
+}
+
+/* Decides the hard requests, all or none. */
+static bool ratelimit_priv_decide_event(ratelimit_limiter *l, ratelimit_priv_event *v)
+{
+    bool failed = false, good = true, pass = true;
     size_t i;
-    for (i = b->hard; i < b->count; i++) {
-        if (!pass)
-            b->req[i].op = RATELIMIT_PEEK;
-        (void)ratelimit_priv_decisions(l, &b->req[i], &b->res[i], 1, RATELIMIT_EACH);
-        b->res[i].allowed = b->res[i].allowed && pass;
-        pass = ratelimit_priv_finish(l, &b->req[i], &b->res[i], pass) && pass;
+    (void)ratelimit_priv_decisions(l, v->req, v->res, v->hard,
+                                   v->hard > 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
+    for (i = 0; i < v->hard; i++) {
+        const ratelimit_rule *rule = &v->rule[i].rule;
+        ratelimit_result *res = &v->res[i];
+        if (ratelimit_priv_rule_failed(res)) {
+            failed = true;
+            res->source = rule->closed || rule->open ? RATELIMIT_FROM_POLICY : res->source;
+            res->allowed = rule->closed ? false : res->allowed || rule->open;
+        }
+        good = good && res->allowed;
+    }
+    for (i = 0; i < v->hard; i++) {
+        ratelimit_result *res = &v->res[i];
+        if (failed && !good) { /* all or none, also where the words of two rules differ */
+            res->allowed = false;
+            res->taken = res->wait_ns = 0;
+        }
+        pass = ratelimit_priv_finish(l, &v->req[i], res, l->shadow) && pass;
     }
     return pass;
 }
 
-RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, ratelimit_rule_request *asked,
-                                        size_t count, size_t *binds_or_null)
+/* Decides the soft requests, each on its own; only asks if the hard ones did not pass. */
+static bool ratelimit_priv_decide_shadow(ratelimit_limiter *l, ratelimit_priv_event *v, bool pass)
 {
-    ratelimit_priv_batch b;
-    bool pass;
+    bool hard = pass;
     size_t i;
-    if (binds_or_null)
-        *binds_or_null = 0;
-    if (count && (!l || !l->store.decide || !asked || count > RATELIMIT_MAX_RULE_REQUESTS)) {
-        for (i = 0; asked && i < count; i++)
-            ratelimit_priv_answer(&asked[i].result, RATELIMIT_BAD_ARGUMENT);
-        return false;
+    for (i = v->hard; i < v->count; i++) {
+        ratelimit_result *res = &v->res[i];
+        if (!hard)
+            v->req[i].op = RATELIMIT_PEEK;
+        (void)ratelimit_priv_decisions(l, &v->req[i], res, 1, RATELIMIT_EACH);
+        if (!hard) {
+            res->allowed = false;
+            res->retry_after_ns = v->res[ratelimit_binding(v->res, v->hard)].retry_after_ns;
+            res->status = RATELIMIT_SKIPPED;
+        }
+        pass = ratelimit_priv_finish(l, &v->req[i], res, hard) && pass;
     }
+    return pass;
+}
+
+/* A refusal counts for the rule that refused, not for others of its event. */
+static void ratelimit_priv_count_rule(ratelimit_rules *r, const ratelimit_priv_rule *rule,
+                                      const ratelimit_result *res)
+{
+    bool failed = ratelimit_priv_rule_failed(res);
+    ratelimit_priv_tally *t;
+    if (!rule->generation)
+        return;
+    t = &ratelimit_priv_tallies(r)[rule->tally];
+    if (ratelimit_priv_load32(&t->generation) != rule->generation)
+        return;
+    if (res->allowed || res->status != RATELIMIT_SKIPPED)
+        ratelimit_priv_add64(&t->count[res->allowed ? 0 : 1], 1);
+    if (res->allowed && res->status != RATELIMIT_OK && !failed)
+        ratelimit_priv_add64(&t->count[2], 1);
+    if (failed)
+        ratelimit_priv_add64(&t->count[3], 1);
+}
+
+RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, const ratelimit_rule_request *asked,
+                                        ratelimit_result *res, ratelimit_rule *rules_or_null,
+                                        size_t count)
+{
+    ratelimit_priv_event v;
+    size_t of[RATELIMIT_MAX_RULE_REQUESTS], i, soft = count; /* of: the caller's index */
+    bool pass;
+    if (rules_or_null)
+        memset(rules_or_null, 0, count * sizeof *rules_or_null);
     if (!count)
         return true;
-    ratelimit_priv_sort_batch(&b, l->rules, asked, count);
-    pass = ratelimit_priv_decide_batch(l, &b);
-    for (i = 0; i < count; i++) {
-        asked[b.of[i]].result = b.res[i];
-        ratelimit_priv_count_rule(l->rules, &asked[b.of[i]]);
+    if (!l || !l->store.decide || !asked || !res || count > RATELIMIT_MAX_RULE_REQUESTS) {
+        if (res)
+            ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+        return false;
     }
-    if (binds_or_null)
-        *binds_or_null = b.of[ratelimit_binding(b.res, b.hard ? b.hard : count)];
+    v.count = count;
+    v.hard = 0;
+    for (i = 0; i < count; i++) {
+        size_t to = v.hard;
+        ratelimit_priv_rule_for(l->rules, &asked[i], &v.rule[to]);
+        if (!v.rule[to].rule.shadow)
+            v.hard++;
+        else if (to != --soft)
+            v.rule[soft] = v.rule[to];
+        to = v.hard > to ? to : soft;
+        of[to] = i;
+        v.req[to] = asked[i].request;
+        v.req[to].limit = &v.rule[to].rule.limit;
+    }
+    pass = ratelimit_priv_decide_shadow(l, &v, ratelimit_priv_decide_event(l, &v));
+    for (i = 0; i < count; i++) {
+        ratelimit_priv_count_rule(l->rules, &v.rule[i], &v.res[i]);
+        res[of[i]] = v.res[i];
+        if (rules_or_null && v.rule[i].generation)
+            ratelimit_priv_show_rule(l->rules, &v.rule[i], &rules_or_null[of[i]]);
+    }
     return pass;
+}
+
+RATELIMIT_API bool ratelimit_allow_rule_n(ratelimit_limiter *l, const char *resource,
+                                          const char *rule, uint64_t n)
+{
+    ratelimit_rule_request asked;
+    ratelimit_result res;
+    memset(&asked, 0, sizeof asked);
+    asked.rule = rule;
+    asked.request.key = resource;
+    asked.request.key_len = ratelimit_priv_len(resource);
+    asked.request.n = n;
+    return ratelimit_take_rules(l, &asked, &res, NULL, 1);
 }
 
 RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
                                         const char *rule)
 {
-    ratelimit_rule_request a;
-    memset(&a, 0, sizeof a);
-    a.rule = rule;
-    a.request = ratelimit_priv_take_request(resource, ratelimit_priv_len(resource), NULL, 1);
-    return ratelimit_take_rules(l, &a, 1, NULL);
+    return ratelimit_allow_rule_n(l, resource, rule, 1);
 }
 
 /* Whether a client is better told of a than of b. */
 static bool ratelimit_priv_binds(const ratelimit_result *a, const ratelimit_result *b)
 {
-    bool a_refused = !a->allowed && a->status != RATELIMIT_OK;
-    bool b_refused = !b->allowed && b->status != RATELIMIT_OK;
+    bool a_refused = !a->allowed && a->status != RATELIMIT_SKIPPED;
+    bool b_refused = !b->allowed && b->status != RATELIMIT_SKIPPED;
     if (a_refused != b_refused)
         return a_refused;
-    if (a_refused || a->remaining == b->remaining)
-        return a->retry_after_ns != b->retry_after_ns ? a->retry_after_ns > b->retry_after_ns
-                                                      : a->reset_after_ns > b->reset_after_ns;
-    return a->remaining < b->remaining;
+    if (!a_refused && a->remaining != b->remaining)
+        return a->remaining < b->remaining;
+    if (a->retry_after_ns != b->retry_after_ns)
+        return a->retry_after_ns > b->retry_after_ns;
+    return a->reset_after_ns > b->reset_after_ns;
 }
 
 RATELIMIT_API size_t ratelimit_binding(const ratelimit_result *res, size_t count)
@@ -6577,22 +6186,7 @@ RATELIMIT_API size_t ratelimit_binding(const ratelimit_result *res, size_t count
     return best;
 }
 
-RATELIMIT_API size_t ratelimit_key_join(const void *a, size_t a_len, const void *b, size_t b_len,
-                                        unsigned char *buf, size_t buf_bytes)
-{
-    size_t i, tail = a_len < 255 ? 1 : 9, len = a_len + 1 + b_len + tail;
-    if (!buf || buf_bytes < len)
-        return len;
-    if (a_len)
-        memcpy(buf, a, a_len);
-    buf[a_len] = '|';
-    if (b_len)
-        memcpy(buf + a_len + 1, b, b_len);
-    for (i = 0; i + 1 < tail; i++)
-        buf[len - tail + i] = (unsigned char)((uint64_t)a_len >> (8 * i));
-    buf[len - 1] = (unsigned char)(tail == 1 ? a_len : 255);
-    return len;
-}
+/* ---- addresses ---- */
 
 static bool ratelimit_priv_ipv4(const char *at, const char *end, unsigned char *out)
 {
@@ -6619,69 +6213,45 @@ static int ratelimit_priv_hex(char c)
                                   : -1;
 }
 
-/* An IPv6 address being read: len bytes of it, and where "::" stood (17: nowhere). */
-typedef struct ratelimit_priv_ipv6 {
-    const char *at, *end;
-    size_t len, gap;
-} ratelimit_priv_ipv6;
-
-/* One group of 16 bits, or the last two as an IPv4 address. */
-static bool ratelimit_priv_group(ratelimit_priv_ipv6 *x, unsigned char *out)
+/* Groups of 16 bits, the last two perhaps as an IPv4 address; gap is where "::" was. */
+static bool ratelimit_priv_ipv6(const char *at, const char *end, unsigned char *out)
 {
-    const char *from = x->at;
-    unsigned value = 0;
-    if (x->len <= 12 && ratelimit_priv_ipv4(x->at, x->end, out + x->len)) {
-        x->len += 4;
-        x->at = x->end;
-        return true;
-    }
-    while (x->at != x->end && x->at - from < 4 && ratelimit_priv_hex(*x->at) >= 0)
-        value = value << 4 | (unsigned)ratelimit_priv_hex(*x->at++);
-    if (x->at == from || x->len == 16)
-        return false;
-    out[x->len++] = (unsigned char)(value >> 8);
-    out[x->len++] = (unsigned char)value;
-    return true;
-}
-
-/* What stands behind a group: the end, or colons and then more unless they are two. */
-static bool ratelimit_priv_colons(ratelimit_priv_ipv6 *x)
-{
-    if (x->at == x->end)
-        return true;
-    if (*x->at++ != ':' || x->at == x->end)
-        return false;
-    if (*x->at != ':')
-        return true;
-    if (x->gap != 17)
-        return false;
-    x->gap = x->len;
-    x->at++;
-    return true;
-}
-
-static bool ratelimit_priv_parse_ipv6(const char *at, const char *end, unsigned char *out)
-{
-    ratelimit_priv_ipv6 x;
-    x.at = at;
-    x.end = end;
-    x.len = 0;
-    x.gap = 17;
+    const size_t nowhere = 17;
+    size_t len = 0, gap = nowhere;
     if (end - at >= 2 && at[0] == ':' && at[1] == ':') {
-        x.gap = 0;
-        x.at += 2;
-    } else if (at == end) {
-        return false;
+        gap = 0;
+        at += 2;
     }
-    while (x.at != end)
-        if (!ratelimit_priv_group(&x, out) || !ratelimit_priv_colons(&x))
+    while (at != end) {
+        const char *from = at;
+        unsigned value = 0;
+        if (len <= 12 && ratelimit_priv_ipv4(at, end, out + len)) {
+            len += 4;
+            break;
+        }
+        while (at != end && at - from < 4 && ratelimit_priv_hex(*at) >= 0)
+            value = value << 4 | (unsigned)ratelimit_priv_hex(*at++);
+        if (at == from || len == 16)
             return false;
-    if (x.gap == 17)
-        return x.len == 16;
-    if (x.len == 16)
+        out[len++] = (unsigned char)(value >> 8);
+        out[len++] = (unsigned char)(value & 255);
+        if (at == end)
+            break;
+        if (*at++ != ':' || at == end)
+            return false;
+        if (*at == ':') {
+            if (gap != nowhere)
+                return false;
+            gap = len;
+            at++;
+        }
+    }
+    if (gap == nowhere)
+        return len == 16;
+    if (len == 16)
         return false;
-    memmove(out + 16 - (x.len - x.gap), out + x.gap, x.len - x.gap);
-    memset(out + x.gap, 0, 16 - x.len);
+    memmove(out + 16 - (len - gap), out + gap, len - gap);
+    memset(out + gap, 0, 16 - len);
     return true;
 }
 
@@ -6695,10 +6265,9 @@ RATELIMIT_API size_t ratelimit_address_parse(const char *text, size_t text_len,
     memset(bytes, 0, sizeof bytes);
     if (ratelimit_priv_ipv4(text, text + text_len, bytes))
         len = 4;
-    else if (ratelimit_priv_parse_ipv6(text, text + text_len, bytes))
+    else if (ratelimit_priv_ipv6(text, text + text_len, bytes))
         len = 16;
-    if (len)
-        memcpy(out, bytes, len);
+    memcpy(out, bytes, len);
     return len;
 }
 
@@ -6711,8 +6280,8 @@ RATELIMIT_API size_t ratelimit_address_key(const void *address, size_t address_b
     unsigned bits, i;
     if (!from || !key || (address_bytes != 4 && address_bytes != 16))
         return 0;
-    if (address_bytes == 16 && ratelimit_priv_compare(from, 12, mapped, 12) == 0) {
-        from += 12;
+    if (address_bytes == 16 && memcmp(from, mapped, sizeof mapped) == 0) {
+        from += sizeof mapped;
         address_bytes = 4;
     }
     bits = address_bytes == 4 ? bits4 : bits6;
@@ -6732,70 +6301,180 @@ static uint64_t ratelimit_priv_seconds(uint64_t ns)
     return ns / RATELIMIT_SECOND + (ns % RATELIMIT_SECOND != 0);
 }
 
-static void ratelimit_priv_put_field(char *text, size_t *len, const char *name, uint64_t value)
-{
-    ratelimit_priv_put(text, len, name);
-    ratelimit_priv_put_number(text, len, value);
-}
-
-/* An integer of a structured field (RFC 9651) has at most 15 digits. */
-static void ratelimit_priv_put_integer(char *text, size_t *len, const char *name, uint64_t value)
-{
-    const uint64_t most = UINT64_C(999999999999999);
-    ratelimit_priv_put_field(text, len, name, value < most ? value : most);
-}
-
-/* Whole seconds until it is worth coming back, 0 if that can't be said. */
+/* Whole seconds until it is worth coming back, 0 if waiting does not help. */
 static uint64_t ratelimit_priv_retry_seconds(const ratelimit_result *res)
 {
-    if (res->allowed || ratelimit_priv_is_bad(res->status) ||
-        res->status == RATELIMIT_UNSUPPORTED || res->retry_after_ns == RATELIMIT_FOREVER)
+    if (res->allowed || res->status == RATELIMIT_NEVER || ratelimit_http_status(res) == 500 ||
+        res->retry_after_ns == RATELIMIT_FOREVER)
         return 0;
     return res->retry_after_ns ? ratelimit_priv_seconds(res->retry_after_ns) : 1;
 }
 
-static void ratelimit_priv_put_draft(char *text, size_t *len, const ratelimit_result *res,
-                                     const ratelimit_limit *limit)
+static void ratelimit_priv_say_field(ratelimit_priv_page *p, const char *name, uint64_t value)
 {
-    uint64_t retry = ratelimit_priv_retry_seconds(res);
-    ratelimit_limit made;
-    limit = ratelimit_priv_ready(limit, &made);
-    if (limit) {
-        bool window = ratelimit_priv_kind(limit) == RATELIMIT_PRIV_WINDOW;
-        ratelimit_priv_put_integer(text, len, "RateLimit-Policy: \"default\";q=", res->limit);
-        ratelimit_priv_put_integer(
-            text, len, ";w=",
-            ratelimit_priv_seconds(window ? limit->per_ns
-                                          : limit->window_ns + (limit->window_part != 0)));
-        ratelimit_priv_put(text, len, "\r\n");
+    ratelimit_priv_say(p, name);
+    ratelimit_priv_say_number(p, value);
+}
+
+/* An integer of a structured field (RFC 9651) has at most 15 digits. */
+static void ratelimit_priv_say_integer(ratelimit_priv_page *p, const char *name, uint64_t value)
+{
+    const uint64_t most = UINT64_C(999999999999999);
+    ratelimit_priv_say_field(p, name, value < most ? value : most);
+}
+
+/* A string of a structured field is ASCII; other bytes, and "%", become "%" and two digits. */
+static void ratelimit_priv_say_string(ratelimit_priv_page *p, const char *text)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    ratelimit_priv_say(p, "\"");
+    for (; *text; text++) {
+        unsigned c = (unsigned char)*text;
+        if (c > '~' || c < ' ' || c == '%') {
+            ratelimit_priv_say(p, "%");
+            ratelimit_priv_put(p, &hex[c >> 4], 1);
+            ratelimit_priv_put(p, &hex[c & 15], 1);
+        } else {
+            ratelimit_priv_say(p, c == '"' || c == '\\' ? "\\" : "");
+            ratelimit_priv_put(p, text, 1);
+        }
     }
-    ratelimit_priv_put_integer(text, len, "RateLimit: \"default\";r=", res->remaining);
-    ratelimit_priv_put_integer(text, len,
-                               ";t=", retry ? retry : ratelimit_priv_seconds(res->reset_after_ns));
-    ratelimit_priv_put(text, len, "\r\n");
+    ratelimit_priv_say(p, "\"");
+}
+
+/* Bytes in a structured field: base 64 between colons. */
+static void ratelimit_priv_say_bytes(ratelimit_priv_page *p, const unsigned char *bytes, size_t len)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t i, j;
+    ratelimit_priv_say(p, ":");
+    for (i = 0; i < len; i += 3) {
+        uint32_t three = 0;
+        for (j = 0; j < 3; j++)
+            three = three << 8 | (i + j < len ? bytes[i + j] : 0u);
+        for (j = 0; j < 4; j++)
+            ratelimit_priv_put(p, i + j > len ? "=" : &digits[three >> (18 - 6 * j) & 63], 1);
+    }
+    ratelimit_priv_say(p, ":");
+}
+
+/* q tokens come back in w seconds, the time of a whole burst rounded up. */
+static void ratelimit_priv_say_policy(ratelimit_priv_page *p, const ratelimit_limit *l)
+{
+    bool window = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+    ratelimit_priv_span span = ratelimit_priv_window(l);
+    uint64_t w = ratelimit_priv_seconds(window ? l->per_ns : span.ns + (span.part != 0));
+    ratelimit_priv_say_integer(
+        p, ";q=", ratelimit_priv_count(l, ratelimit_priv_span_of(w * RATELIMIT_SECOND, 0)));
+    ratelimit_priv_say_integer(p, ";w=", w);
+}
+
+/* r, and t: until there is one token more. What is owed is between burst - remaining - 1 and
+ * burst - remaining intervals, so t is what exceeds the former. */
+static void ratelimit_priv_say_state(ratelimit_priv_page *p, const ratelimit_result *res,
+                                     const ratelimit_limit *l)
+{
+    bool skipped = res->status == RATELIMIT_SKIPPED; /* its Retry-After is another's */
+    uint64_t retry = skipped ? 0 : ratelimit_priv_retry_seconds(res), ns = res->reset_after_ns;
+    bool known = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW || ns == 0;
+    ratelimit_priv_span cost = {0, 0};
+    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_BUCKET && res->burst > res->remaining)
+        known = ratelimit_priv_cost(l, res->burst - res->remaining - 1, &cost);
+    ratelimit_priv_say_integer(p, ";r=", res->remaining);
+    if (retry)
+        ratelimit_priv_say_integer(p, ";t=", retry);
+    else if (known && (res->allowed || skipped))
+        ratelimit_priv_say_integer(p,
+                                   ";t=", ratelimit_priv_seconds(ns > cost.ns ? ns - cost.ns : 0));
+}
+
+static bool ratelimit_priv_has_numbers(const ratelimit_result *res)
+{
+    return res->burst && res->burst != UINT64_MAX;
+}
+
+/* Whether clients may be told of a result. One that is allowed for another reason than its limit
+ * would show that reason. */
+static bool ratelimit_priv_is_told(const ratelimit_result *res, const ratelimit_rule *rule)
+{
+    return !rule->shadow && (!res->allowed || res->status == RATELIMIT_OK);
+}
+
+/* Whether RateLimit lists item i: of several with one name the most restrictive. */
+static bool ratelimit_priv_is_listed(const ratelimit_result *res, const ratelimit_rule *rules,
+                                     size_t count, size_t i)
+{
+    size_t j;
+    bool listed = ratelimit_priv_is_told(&res[i], &rules[i]) && ratelimit_priv_has_numbers(&res[i]);
+    for (j = 0; listed && j < count; j++)
+        if (j != i && memcmp(rules[i].name, rules[j].name, sizeof rules[i].name) == 0 &&
+            ratelimit_priv_is_told(&res[j], &rules[j]))
+            listed = j < i ? ratelimit_priv_binds(&res[i], &res[j])
+                           : !ratelimit_priv_binds(&res[j], &res[i]);
+    return listed;
+}
+
+RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
+                                                const ratelimit_rule *rules, size_t count,
+                                                const void *partition, size_t partition_bytes,
+                                                unsigned sets, char *buf, size_t buf_bytes)
+{
+    size_t i, best = count, field;
+    ratelimit_priv_page p;
+    ratelimit_priv_page_begin(&p, buf, buf_bytes);
+    if (!res || !rules)
+        count = best = 0;
+    for (i = 0; i < count; i++)
+        if (ratelimit_priv_is_told(&res[i], &rules[i]) &&
+            (best == count || ratelimit_priv_binds(&res[i], &res[best])))
+            best = i;
+    if (best < count && (sets & RATELIMIT_HTTP_X) && ratelimit_priv_has_numbers(&res[best])) {
+        ratelimit_priv_say_field(&p, "X-RateLimit-Limit: ", res[best].burst);
+        ratelimit_priv_say_field(&p, "\r\nX-RateLimit-Remaining: ", res[best].remaining);
+        ratelimit_priv_say_field(
+            &p, "\r\nX-RateLimit-Reset: ", ratelimit_priv_seconds(res[best].reset_after_ns));
+        ratelimit_priv_say(&p, "\r\n");
+    }
+    for (field = 0; field < 2 && (sets & RATELIMIT_HTTP_DRAFT); field++) {
+        const char *before = field ? "RateLimit: " : "RateLimit-Policy: ";
+        bool any = false;
+        for (i = 0; i < count; i++) {
+            uint32_t kind = ratelimit_priv_kind(&rules[i].limit);
+            if (!ratelimit_priv_is_listed(res, rules, count, i) ||
+                (!field && kind != RATELIMIT_PRIV_BUCKET && kind != RATELIMIT_PRIV_WINDOW))
+                continue;
+            ratelimit_priv_say(&p, any ? ", " : before);
+            any = true;
+            ratelimit_priv_say_string(&p, rules[i].name);
+            if (field)
+                ratelimit_priv_say_state(&p, &res[i], &rules[i].limit);
+            else
+                ratelimit_priv_say_policy(&p, &rules[i].limit);
+            if (partition && partition_bytes) {
+                ratelimit_priv_say(&p, ";pk=");
+                ratelimit_priv_say_bytes(&p, (const unsigned char *)partition, partition_bytes);
+            }
+        }
+        ratelimit_priv_say(&p, any ? "\r\n" : "");
+    }
+    if (best < count && (sets & RATELIMIT_HTTP_RETRY_AFTER) &&
+        ratelimit_priv_retry_seconds(&res[best])) {
+        ratelimit_priv_say_field(&p, "Retry-After: ", ratelimit_priv_retry_seconds(&res[best]));
+        ratelimit_priv_say(&p, "\r\n");
+    }
+    return ratelimit_priv_page_end(&p);
 }
 
 RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            const ratelimit_limit *limit, unsigned sets, char *buf,
                                            size_t buf_bytes)
 {
-    char text[RATELIMIT_HTTP_FIELDS_BYTES];
-    size_t len = 0;
-    bool numbers = res && res->limit && res->limit != UINT64_MAX;
-    if (numbers && (sets & RATELIMIT_HTTP_X)) {
-        ratelimit_priv_put_field(text, &len, "X-RateLimit-Limit: ", res->limit);
-        ratelimit_priv_put_field(text, &len, "\r\nX-RateLimit-Remaining: ", res->remaining);
-        ratelimit_priv_put_field(
-            text, &len, "\r\nX-RateLimit-Reset: ", ratelimit_priv_seconds(res->reset_after_ns));
-        ratelimit_priv_put(text, &len, "\r\n");
-    }
-    if (numbers && (sets & RATELIMIT_HTTP_DRAFT))
-        ratelimit_priv_put_draft(text, &len, res, limit);
-    if (res && (sets & RATELIMIT_HTTP_RETRY_AFTER) && ratelimit_priv_retry_seconds(res)) {
-        ratelimit_priv_put_field(text, &len, "Retry-After: ", ratelimit_priv_retry_seconds(res));
-        ratelimit_priv_put(text, &len, "\r\n");
-    }
-    return ratelimit_priv_deliver(text, len, buf, buf_bytes);
+    ratelimit_rule rule;
+    memset(&rule, 0, sizeof rule);
+    memcpy(rule.name, "default", 7);
+    if (limit)
+        rule.limit = *limit;
+    return ratelimit_http_rule_fields(res, &rule, 1, NULL, 0, sets, buf, buf_bytes);
 }
 
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res)
@@ -6804,14 +6483,32 @@ RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res)
         return 500;
     if (res->allowed)
         return 200;
-    if (ratelimit_priv_is_bad(res->status) || res->status == RATELIMIT_UNSUPPORTED)
-        return 500;
     if (res->source == RATELIMIT_FROM_FALLBACK && res->retry_after_ns)
         return 429;
-    return res->status == RATELIMIT_STORE_FAILED || res->status == RATELIMIT_FULL ||
-                   res->status == RATELIMIT_CANCELED
-               ? 503
-               : 429;
+    switch (res->status) {
+    case RATELIMIT_FULL:
+    case RATELIMIT_CANCELED:
+    case RATELIMIT_STORE_FAILED:
+        return 503;
+    case RATELIMIT_UNSUPPORTED: /* a store that cannot do all or none, see ratelimit_take_rules */
+        return res->source == RATELIMIT_FROM_STORE ? 500 : 503;
+    case RATELIMIT_BAD_KEY:
+    case RATELIMIT_BAD_LIMIT:
+    case RATELIMIT_BAD_COUNT:
+    case RATELIMIT_BAD_ARGUMENT:
+    case RATELIMIT_SYNTAX:
+        return 500;
+    case RATELIMIT_OK:
+    case RATELIMIT_DENIED:
+    case RATELIMIT_NEVER:
+    case RATELIMIT_SKIPPED:
+    case RATELIMIT_TIMEOUT:
+    case RATELIMIT_NO_MEMORY:
+    case RATELIMIT_BUSY:
+    case RATELIMIT_LOST:
+    default:
+        return 429;
+    }
 }
 
 RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res)
@@ -6820,39 +6517,19 @@ RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res)
     return http == 200 ? 0 : http == 429 ? 8 : http == 503 ? 14 : 13;
 }
 
-/* A text of any length: counts all, keeps what fits. */
-typedef struct ratelimit_priv_page {
-    char *buf;
-    size_t bytes, len;
-} ratelimit_priv_page;
+/* ---- metrics ---- */
 
-static void ratelimit_priv_print(ratelimit_priv_page *p, const char *text, size_t len)
-{
-    size_t i;
-    for (i = 0; i < len; i++, p->len++)
-        if (p->len < p->bytes)
-            p->buf[p->len] = text[i];
-}
+/* A sample: the name of its family, the HELP of that (NULL: the family of the line before), a label
+ * or "", and where its number is in a struct of counters. */
+typedef struct ratelimit_priv_sample {
+    const char *name, *help, *label;
+    size_t offset;
+} ratelimit_priv_sample;
 
-static void ratelimit_priv_say(ratelimit_priv_page *p, const char *text)
-{
-    ratelimit_priv_print(p, text, ratelimit_priv_len(text));
-}
-
-static void ratelimit_priv_value(ratelimit_priv_page *p, uint64_t value)
-{
-    char text[24];
-    size_t len = 0;
-    ratelimit_priv_put(text, &len, " ");
-    ratelimit_priv_put_number(text, &len, value);
-    ratelimit_priv_put(text, &len, "\n");
-    ratelimit_priv_print(p, text, len);
-}
-
-static void ratelimit_priv_family(ratelimit_priv_page *p, const char *name, const char *help)
+static void ratelimit_priv_say_family(ratelimit_priv_page *p, const char *name, const char *help)
 {
     size_t len = ratelimit_priv_len(name);
-    bool total = len > 6 && name[len - 6] == '_' && name[len - 1] == 'l'; /* ..._total */
+    bool total = len > 6 && memcmp(name + len - 6, "_total", 6) == 0;
     ratelimit_priv_say(p, "# HELP ");
     ratelimit_priv_say(p, name);
     ratelimit_priv_say(p, " ");
@@ -6862,208 +6539,197 @@ static void ratelimit_priv_family(ratelimit_priv_page *p, const char *name, cons
     ratelimit_priv_say(p, total ? " counter\n" : " gauge\n");
 }
 
-static void ratelimit_priv_metric(ratelimit_priv_page *p, const char *name, const char *help,
-                                  uint64_t value)
+/* labels: the caller's, "" if there are none. */
+static void ratelimit_priv_say_samples(ratelimit_priv_page *p, const ratelimit_priv_sample *samples,
+                                       size_t count, const void *counters, const char *labels)
 {
-    ratelimit_priv_family(p, name, help);
-    ratelimit_priv_say(p, name);
-    ratelimit_priv_value(p, value);
-}
-
-static void ratelimit_priv_limiter_metrics(ratelimit_priv_page *p, const ratelimit_limiter *l)
-{
-    ratelimit_counts c;
-    ratelimit_limiter_counts(l, &c);
-    ratelimit_priv_metric(p, "ratelimit_allowed_total", "Decisions that let through.", c.allowed);
-    ratelimit_priv_metric(p, "ratelimit_refused_total", "Decisions that did not.", c.refused);
-    ratelimit_priv_metric(p, "ratelimit_shadow_refused_total",
-                          "Of those let through: only because of shadow.", c.shadow_refused);
-    ratelimit_priv_metric(p, "ratelimit_failed_total",
-                          "Decisions of the failure policy, not the store.", c.failed);
-    ratelimit_priv_metric(p, "ratelimit_bad_total", "Of those refused: bad requests.", c.bad);
-}
-
-static void ratelimit_priv_table_metrics(ratelimit_priv_page *p, const ratelimit_table *table,
-                                         uint64_t now_ns)
-{
-    ratelimit_table_counts c;
-    ratelimit_table_stats(table, now_ns, &c);
-    ratelimit_priv_metric(p, "ratelimit_table_capacity", "Keys it can hold.", c.capacity);
-    ratelimit_priv_metric(p, "ratelimit_table_keys", "Keys it holds.", c.keys);
-    ratelimit_priv_metric(p, "ratelimit_table_keys_in_debt", "Keys with tokens spent.", c.in_debt);
-    ratelimit_priv_metric(p, "ratelimit_table_bytes", "Memory it uses.", c.bytes);
-    ratelimit_priv_metric(p, "ratelimit_table_evicted_total", "Keys forgotten in debt.", c.evicted);
-    ratelimit_priv_metric(p, "ratelimit_table_refused_total", "New keys without room.", c.refused);
-}
-
-static void ratelimit_priv_labelled(ratelimit_priv_page *p, const char *name, const char *label,
-                                    const char *text, uint64_t value)
-{
-    ratelimit_priv_say(p, name);
-    ratelimit_priv_say(p, "{");
-    ratelimit_priv_say(p, label);
-    ratelimit_priv_say(p, "=\"");
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            ratelimit_priv_print(p, "\\", 1);
-        ratelimit_priv_print(p, text, 1);
-    }
-    ratelimit_priv_say(p, "\"}");
-    ratelimit_priv_value(p, value);
-}
-
-static void ratelimit_priv_tier_metrics(ratelimit_priv_page *p, const ratelimit_tier *tier)
-{
-    static const char *const decisions = "ratelimit_tier_decisions_total";
-    ratelimit_tier_counts c;
-    ratelimit_tier_stats(tier, &c);
-    ratelimit_priv_family(p, decisions, "Decisions of the tier, and by whom.");
-    ratelimit_priv_labelled(p, decisions, "by", "store", c.stored);
-    ratelimit_priv_labelled(p, decisions, "by", "lease", c.leased);
-    ratelimit_priv_labelled(p, decisions, "by", "refusal cache", c.refused);
-    ratelimit_priv_labelled(p, decisions, "by", "fallback", c.fallback);
-    ratelimit_priv_labelled(p, decisions, "by", "nobody", c.failed);
-    ratelimit_priv_metric(p, "ratelimit_tier_calls_total", "Calls of the store.", c.calls);
-    ratelimit_priv_metric(p, "ratelimit_tier_failures_total", "Of these, failed.", c.failures);
-    ratelimit_priv_metric(p, "ratelimit_tier_outages_total", "Times the store began to fail.",
-                          c.outages);
-}
-
-/* All under one look, so that no rule comes twice: a load waits until it is over. */
-static void ratelimit_priv_rules_metrics(ratelimit_priv_page *p, ratelimit_rules *r)
-{
-    static const char *const families[4][2] = {
-        {"ratelimit_rule_allowed_total", "Requests that went on under the rule."},
-        {"ratelimit_rule_refused_total", "Requests that the rule refused."},
-        {"ratelimit_rule_shadow_refused_total", "Of those that went on: only because of shadow."},
-        {"ratelimit_rule_failed_total", "Decisions of the failure policy, not the store."}};
-    uint32_t side, turn = ratelimit_priv_enter(r, &side), i, f;
-    ratelimit_priv_names n = ratelimit_priv_names_of(r, side, 0);
-    for (f = 0; f < 4; f++) {
-        if (*n.count)
-            ratelimit_priv_family(p, families[f][0], families[f][1]);
-        for (i = 0; i < *n.count; i++) {
-            ratelimit_rule rule;
-            ratelimit_priv_show_rule(r, &n.entries[n.order[i]], &rule);
-            ratelimit_priv_labelled(p, families[f][0], "rule", rule.name,
-                                    f == 0   ? rule.allowed
-                                    : f == 1 ? rule.refused
-                                    : f == 2 ? rule.shadow_refused
-                                             : rule.failed);
+    size_t i;
+    for (i = 0; i < count; i++) {
+        const ratelimit_priv_sample *s = &samples[i];
+        uint64_t value;
+        memcpy(&value, (const unsigned char *)counters + s->offset, sizeof value);
+        if (s->help)
+            ratelimit_priv_say_family(p, s->name, s->help);
+        ratelimit_priv_say(p, s->name);
+        if (*s->label || *labels) {
+            ratelimit_priv_say(p, "{");
+            ratelimit_priv_say(p, s->label);
+            ratelimit_priv_say(p, *s->label && *labels ? "," : "");
+            ratelimit_priv_say(p, labels);
+            ratelimit_priv_say(p, "}");
         }
+        ratelimit_priv_say_field(p, " ", value);
+        ratelimit_priv_say(p, "\n");
     }
-    ratelimit_priv_leave(r, turn);
+}
+
+#  define RATELIMIT_PRIV_SAMPLES(p, samples, counters, labels)                                     \
+    ratelimit_priv_say_samples(p, samples, sizeof(samples) / sizeof *(samples), counters, labels)
+#  define RATELIMIT_PRIV_SAMPLE(type, field, name, help)                                           \
+    {                                                                                              \
+      "ratelimit_" name, help, "", offsetof(type, field)                                           \
+    }
+#  define RATELIMIT_PRIV_TOTAL(type, of, field, help)                                              \
+    RATELIMIT_PRIV_SAMPLE(type, field, of #field "_total", help)
+#  define RATELIMIT_PRIV_DECISION(field, by, help)                                                 \
+    {                                                                                              \
+      "ratelimit_tier_decisions_total", help, "by=\"" by "\"",                                     \
+          offsetof(ratelimit_tier_counts, field)                                                   \
+    }
+
+/* All rules of one version: if a load ends meanwhile, once more. */
+static void ratelimit_priv_say_rules(ratelimit_priv_page *p, ratelimit_rules *r, const char *labels)
+{
+    static const ratelimit_priv_sample families[] = {
+        RATELIMIT_PRIV_TOTAL(ratelimit_rule, "rule_", allowed,
+                             "Requests under the rule that could go on."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_rule, "rule_", refused, "Requests that the rule refused."),
+        RATELIMIT_PRIV_TOTAL(
+            ratelimit_rule, "rule_", shadow_refused,
+            "Requests that the rule would have refused if it were not in shadow mode."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_rule, "rule_", failed,
+                             "Requests that were decided without the store.")};
+    const size_t begin = p->len;
+    uint32_t version;
+    do {
+        ratelimit_rule rule;
+        size_t f, i;
+        version = ratelimit_priv_load32(&r->version);
+        for (p->len = begin, f = 0; f < 4; f++)
+            for (i = 0; ratelimit_rules_at(r, i, &rule); i++) {
+                ratelimit_priv_sample s = families[f];
+                char label[sizeof "rule=\"\"" + 2 * RATELIMIT_RULE_NAME_BYTES];
+                const char *at;
+                ratelimit_priv_page name;
+                ratelimit_priv_page_begin(&name, label, sizeof label);
+                ratelimit_priv_say(&name, "rule=\"");
+                for (at = rule.name; *at; at++) {
+                    ratelimit_priv_say(&name, *at == '"' || *at == '\\' ? "\\" : "");
+                    ratelimit_priv_put(&name, at, 1);
+                }
+                ratelimit_priv_say(&name, "\"");
+                (void)ratelimit_priv_page_end(&name);
+                s.label = label;
+                if (i)
+                    s.help = NULL;
+                ratelimit_priv_say_samples(p, &s, 1, &rule, labels);
+            }
+    } while (ratelimit_priv_load32(&r->version) != version);
 }
 
 RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelimit_table *table,
-                                       uint64_t now_ns, char *buf, size_t buf_bytes)
+                                       uint64_t now_ns, const char *labels_or_null, char *buf,
+                                       size_t buf_bytes)
 {
+    static const ratelimit_priv_sample of_limiter[] = {
+        RATELIMIT_PRIV_TOTAL(ratelimit_counts, "", allowed, "Decisions that let the caller go on."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_counts, "", refused, "Decisions that refused."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_counts, "", shadow_refused,
+                             "Decisions that would have refused if shadow mode were off."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_counts, "", failed,
+                             "Decisions that were made without the store."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_counts, "", bad,
+                             "Requests that were refused because they are wrong.")};
+    static const ratelimit_priv_sample of_tier[] = {
+        RATELIMIT_PRIV_DECISION(stored, "store", "Decisions of the tier, by what decided."),
+        RATELIMIT_PRIV_DECISION(leased, "lease", NULL),
+        RATELIMIT_PRIV_DECISION(refused, "refusal_cache", NULL),
+        RATELIMIT_PRIV_DECISION(fallback, "fallback", NULL),
+        RATELIMIT_PRIV_DECISION(failed, "policy", NULL),
+        RATELIMIT_PRIV_TOTAL(ratelimit_tier_counts, "tier_", calls, "Calls of the store."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_tier_counts, "tier_", failures,
+                             "Calls of the store that failed.")};
+    static const ratelimit_priv_sample of_table[] = {
+        RATELIMIT_PRIV_SAMPLE(ratelimit_table_counts, capacity, "table_capacity",
+                              "Keys that the table can hold."),
+        RATELIMIT_PRIV_SAMPLE(ratelimit_table_counts, keys, "table_keys",
+                              "Keys that the table holds."),
+        RATELIMIT_PRIV_SAMPLE(ratelimit_table_counts, in_debt, "table_keys_in_debt",
+                              "Keys with tokens spent."),
+        RATELIMIT_PRIV_SAMPLE(ratelimit_table_counts, bytes, "table_bytes",
+                              "Memory that the table uses."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_table_counts, "table_", evicted,
+                             "Keys that were forgotten with tokens spent."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_table_counts, "table_", refused,
+                             "New keys that were refused for want of room.")};
+    const char *labels = labels_or_null ? labels_or_null : "";
     ratelimit_priv_page p;
-    p.buf = buf;
-    p.bytes = buf ? buf_bytes : 0;
-    p.len = 0;
-    if (l)
-        ratelimit_priv_limiter_metrics(&p, l);
-    if (l && l->store.decide == ratelimit_priv_tier_decide)
-        ratelimit_priv_tier_metrics(&p, (const ratelimit_tier *)l->store.self);
-    if (table)
-        ratelimit_priv_table_metrics(&p, table, now_ns);
+    ratelimit_priv_page_begin(&p, buf, buf_bytes);
+    if (l) {
+        ratelimit_counts counts;
+        ratelimit_limiter_counts(l, &counts);
+        RATELIMIT_PRIV_SAMPLES(&p, of_limiter, &counts, labels);
+    }
+    if (l && l->store.decide == ratelimit_priv_tier_decide) {
+        ratelimit_tier_counts counts;
+        ratelimit_tier_stats((const ratelimit_tier *)l->store.self, &counts);
+        RATELIMIT_PRIV_SAMPLES(&p, of_tier, &counts, labels);
+    }
+    if (table) {
+        ratelimit_table_counts counts;
+        ratelimit_table_stats(table, now_ns, &counts);
+        RATELIMIT_PRIV_SAMPLES(&p, of_table, &counts, labels);
+    }
     if (l && l->rules)
-        ratelimit_priv_rules_metrics(&p, l->rules);
-    if (p.bytes)
-        buf[p.len < p.bytes ? p.len : 0] = 0;
-    return p.len;
+        ratelimit_priv_say_rules(&p, l->rules, labels);
+    return ratelimit_priv_page_end(&p);
 }
 
-/* Space-saving: a key without an entry takes over the smallest, with its count as possible
- * error. */
-static void ratelimit_priv_top_count(ratelimit_top *top, const ratelimit_request *req,
-                                     uint64_t hash)
-{
-    ratelimit_top_entry *least = &top->entries[0];
-    size_t i;
-    for (i = 0; i < top->count; i++) {
-        ratelimit_top_entry *e = &top->entries[i];
-        if (e->refused && e->hash == hash && e->key_len == (uint32_t)req->key_len) {
-            e->refused++;
-            return;
-        }
-        if (e->refused < least->refused)
-            least = e;
-    }
-    least->error = least->refused;
-    least->refused++;
-    least->hash = hash;
-    least->key_len = (uint32_t)req->key_len;
-    memset(least->key, 0, sizeof least->key);
-    memcpy(least->key, req->key,
-           req->key_len < sizeof least->key ? req->key_len : sizeof least->key);
-}
-
-RATELIMIT_API void ratelimit_top_hook(void *top, const ratelimit_request *req,
-                                      const ratelimit_result *res)
-{
-    ratelimit_top *t = (ratelimit_top *)top;
-    uint64_t hash;
-    uint32_t word;
-    if (!t || !t->entries || !t->count || !req || !res || !req->key || !req->key_len ||
-        (res->status != RATELIMIT_DENIED && res->status != RATELIMIT_NEVER &&
-         res->status != RATELIMIT_TIMEOUT && res->status != RATELIMIT_FULL))
-        return;
-    hash = ratelimit_priv_hash(req->key, req->key_len, t->seed);
-    word = ratelimit_priv_hold(&t->lock);
-    ratelimit_priv_top_count(t, req, hash);
-    ratelimit_priv_let_go(&t->lock, word);
-}
-
-RATELIMIT_API size_t ratelimit_top_read(ratelimit_top *top, ratelimit_top_entry *out, size_t max)
-{
-    size_t i, j, n = 0;
-    uint32_t word;
-    if (!top || !top->entries || !out || !max)
-        return 0;
-    word = ratelimit_priv_hold(&top->lock);
-    for (i = 0; i < top->count; i++) {
-        if (!top->entries[i].refused)
-            continue;
-        for (j = n; j > 0 && out[j - 1].refused < top->entries[i].refused; j--)
-            if (j < max)
-                out[j] = out[j - 1];
-        if (j < max)
-            out[j] = top->entries[i];
-        n += n < max;
-    }
-    ratelimit_priv_let_go(&top->lock, word);
-    return n;
-}
+/* ---- log ---- */
 
 RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
                                       uint64_t now_ns, uint32_t *missed)
 {
+    uint32_t before;
+    bool pass;
     if (!log || !missed)
         return false;
-    *missed = 0;
-    if (!ratelimit_bucket_take_shared(&log->bucket, limit, 1, now_ns, NULL)) {
-        ratelimit_priv_add32(&log->missed, 1);
+#  if defined(RATELIMIT_PRIV_SHARED)
+    pass = ratelimit_bucket_take_shared(&log->bucket, limit, 1, now_ns, NULL);
+#  else
+    pass = ratelimit_bucket_take(&log->bucket, limit, 1, now_ns, NULL);
+#  endif
+    do
+        before = ratelimit_priv_load32(&log->missed);
+    while (!ratelimit_priv_swap32(&log->missed, before, pass ? 0 : before + 1));
+    *missed = pass ? before : 0;
+    return pass;
+}
+
+/* ---- >>implementation: ticks --------------------------------------------------------------------
+
+   A bucket in ticks is the tick at which it is full again. What it owes is full - now, modulo 2^32:
+   at most burst x interval while that tick lies ahead; a great number once it lies behind. A late
+   reading may find up to burst x interval more, so what is twice as long lies behind. */
+
+RATELIMIT_API bool ratelimit_tick_take(uint32_t *full, const ratelimit_tick_limit *limit,
+                                       uint32_t now)
+{
+    uint32_t debt;
+    if (!full || !limit)
         return false;
-    }
-    *missed = ratelimit_priv_drain32(&log->missed);
+    debt = *full - now;
+    if (debt >= 2 * (limit->room + limit->interval))
+        debt = 0;
+    if (debt >= limit->room)
+        return false;
+    *full = now + debt + limit->interval;
     return true;
 }
 
-RATELIMIT_API uint64_t ratelimit_ticks_ns(ratelimit_ticks *t, uint32_t ticks, unsigned bits,
-                                          uint64_t hz)
+RATELIMIT_API uint64_t ratelimit_tick_clock_ns(ratelimit_tick_clock *clock, uint32_t ticks,
+                                               unsigned bits, uint64_t hz)
 {
     uint64_t parts;
     uint32_t passed;
-    if (!t || bits < 1 || bits > 32 || !hz || hz > RATELIMIT_PRIV_MAX)
+    if (!clock || bits < 1 || bits > 32 || !hz || hz > RATELIMIT_PRIV_MAX)
         return RATELIMIT_FOREVER;
-    passed = (ticks - t->last) & (UINT32_MAX >> (32 - bits));
-    t->last = ticks;
-    parts = t->rest + passed * RATELIMIT_SECOND; /* below 2^62 + 2^62 */
-    t->ns += parts / hz;
-    t->rest = parts % hz;
-    return t->ns;
+    passed = (ticks - clock->last) & (UINT32_MAX >> (32 - bits));
+    clock->last = ticks;
+    parts = clock->rest + passed * RATELIMIT_SECOND; /* below 2^62 + 2^62 */
+    clock->ns += parts / hz;
+    clock->rest = parts % hz;
+    return clock->ns;
 }
 
 #  ifdef __cplusplus

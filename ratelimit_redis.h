@@ -43,15 +43,18 @@
 
        int main(void)
        {
-           ratelimit_redis_options options = {0};
            ratelimit_limiter limiter = {0};
-           ratelimit_redis *redis;
-           options.host = "127.0.0.1";
-           redis = ratelimit_redis_open(&options, NULL);
+           ratelimit_status status;
+           char why[256];
+           ratelimit_redis *redis =
+               ratelimit_redis_open_url("redis://127.0.0.1:6379", NULL, &status);
            if (!redis || ratelimit_init(&limiter, ratelimit_redis_store(redis)) != RATELIMIT_OK)
                return 1;
+           if (ratelimit_redis_ping(redis) != RATELIMIT_OK)
+               puts(ratelimit_redis_error(redis, why, sizeof why));
            puts(ratelimit_allow(&limiter, "alice", &logins) ? "come in" : "too many");
            ratelimit_close(&limiter);
+           ratelimit_redis_close(redis);
            return 0;
        }
 
@@ -59,58 +62,78 @@
    WHEN TO USE IT, AND WHEN NOT
 
    Use a table (ratelimit_table_store) while one machine decides: it is a thousand times faster and
-   can't fail. Use this when several machines must share a limit. Each decision is one round trip
+   cannot fail. Use this when several machines must share a limit. Each decision is one round trip
    (0.1 ms on loopback); many at once are cheaper (ratelimit_take_each, ratelimit_take_all), and
-   ratelimit_wait reserves, so that one who waits asks once. All that ratelimit.h decides can be
+   ratelimit_wait reserves, so a caller that waits asks once. All that ratelimit.h decides can be
    asked here, with the same answers: the arithmetic is the same code, Redis only adds and compares.
+   While Redis cannot be asked, everybody is let in, unless limiter.on_failure says otherwise.
 
 
    THREADS, FORK
 
    Any number of threads may share a handle: each call has a connection for itself, pool_size at
-   most, and no lock is held while it waits for the server. A child of fork makes connections of its
-   own; its first call must be over before it starts threads that call. No SIGPIPE comes of this
-   library.
+   most, and no lock is held while it waits for the server. Several limiters may share a handle,
+   too: closing a limiter does not close it. A child of fork makes connections of its own; its
+   first call must be over before it starts threads that call. A keeper's thread is not in the
+   child. No SIGPIPE comes from this library.
 
 
    CONSISTENCY
 
    One key's decisions happen one after another in Redis: no two clients can take the same token.
-   The server's clock counts, never a client's. What was taken is as durable as Redis makes it: a
-   crash without persistence forgets every debt (each key may spend one burst anew), a failover
+   The server's clock counts, never a client's. What was taken is as durable as Redis makes it. A
+   crash without persistence forgets every debt: each key may spend one more burst. A failover
    forgets what the replica had not received yet: of each key at most what was taken in that time,
-   and never more than a burst. A machine whose clock is behind the failed one's refuses for at most
-   as long as it is behind, and not beyond RATELIMIT_STEP_NS (then the clock counts as set back, see
-   ratelimit.h).
+   and never more than a burst. If the new master's clock is behind by d, keys may be refused for up
+   to d longer (ordinary debts: for at most RATELIMIT_STEP_NS longer); if it is ahead by d, up to
+   rate x d more pass. Any eviction policy but noeviction may delete a debt, a permit or a lock at
+   any time: let Redis have room for them, or a database of their own.
 
-   A refusal and a peek write nothing, so on Redis only what changes a key counts as seeing it. The
-   one difference to a table: when the clock is set back, a key that was only refused since it was
-   last changed is forgiven as of that change, so up to RATELIMIT_STEP_NS later.
+   A refusal and a peek write nothing, so Redis does not note them. The one difference to a table:
+   when the clock is set back, a debt made on purpose (reserve, charge) or a block is shortened to
+   twice what it was when it was changed last, not when it was refused last.
 
-   A request under a changed limit, under a clock that was set back, or on a debt beyond 2^53 ns
-   (104 days) takes a second round trip: the state comes here, is decided by ratelimit.h, and is put
-   back if it is still the same, else decided again (64 times at most, then STORE_FAILED).
+   A request under a changed limit, when the clock was set back, on a key whose block is over, or on
+   a debt beyond 2^53 ns (104 days) takes a second round trip: the state comes here, is decided by
+   ratelimit.h, and is put back if it is still the same, else decided again (64 times at most, then
+   STORE_FAILED).
 
 
    WHEN REDIS FAILS
 
    Every call ends within timeout_ms. What could not be decided is STORE_FAILED, and
-   ratelimit_redis_error says why in words; the limiter's policy then decides. A connection whose
-   state is unknown is closed. A request whose bytes went out is never sent again, so nothing is
-   charged twice; whether it was charged at all is then not known. After a failure the server is
-   left alone for cool_down_ms: calls fail at once. Then one call tries, while the others still fail
-   at once.
+   ratelimit_redis_error says why in words and in the server's; the limiter's policy then decides. A
+   request whose bytes went out is never sent again, so nothing is charged twice; whether it was
+   charged at all is then not known.
+
+   One connection's trouble is that connection's: a lost packet, a reset, a forgotten connection
+   costs the requests that were out on it. A node is down, and is left alone for cool_down_ms, when
+   two calls in a row got no answer though it has answered nobody since they began, or when it
+   refuses connections. Meanwhile calls for its keys fail at once; then one call at a time tries. In
+   a cluster that concerns the keys of that node only.
 
        what happens                         the caller sees
        nobody listens, no route             STORE_FAILED within connect_timeout_ms, then at once
-       no answer                            STORE_FAILED after timeout_ms, then at once
+       no answer                            STORE_FAILED after timeout_ms, twice; then at once
+       one answer lost or late              STORE_FAILED for what was on that connection
        connection closed between calls      nothing: a new one is made
-       connection closed during a call      STORE_FAILED
+       connection closed during a call      STORE_FAILED for what was on that connection
        script cache lost (restart, FLUSH)   nothing: the script is sent again
        OOM, MISCONF, NOPERM, NOAUTH, ...    STORE_FAILED at once
        LOADING, BUSY, MASTERDOWN            STORE_FAILED at once, then cool-down
-       READONLY (a master became replica)   a new connection, once; then STORE_FAILED
-       WRONGTYPE, a foreign value           STORE_FAILED; the value is left alone
+       READONLY (a master became replica)   the node's connections are closed, a new one is made,
+                                            once; then STORE_FAILED and cool-down
+       WRONGTYPE, a foreign value           STORE_FAILED for this key; the value is left alone
+
+   Time. The default timeout_ms of 300 outlives one lost packet, which is sent again after 200 ms.
+   A new connection needs two round trips, with TLS four, a login one more: connect_timeout_ms has
+   to be longer. What is not ready when a call's time is over is finished by the next call.
+   Firewalls and NAT forget idle connections, some within a minute: max_idle_ms should be less.
+
+   Managed Redis. Give its name as host: READONLY and closed connections make a new connection,
+   which looks the name up again. A proxy that shards (twemproxy, Envoy, Dynomite) needs one_key.
+   One master for each key: stores that write in several places at once (active-active) lose
+   charges.
 
 
    CLUSTER
@@ -118,11 +141,12 @@
    With options.cluster any one node is enough to start. MOVED, ASK, TRYAGAIN and CLUSTERDOWN are
    followed or waited out within timeout_ms. Each request has one key, so every node serves its own;
    ratelimit_take_each is one write per node, and a node that hangs fails its own requests only,
-   once connections to the others stand. All-or-none needs all its keys on one node:
+   as long as there are connections to the others. All-or-none needs all its keys on one node:
 
-       "{alice}:login"  "{alice}:api"       only what stands in the first braces chooses the node
+       "{alice}:login"  "{alice}:api"       only what is in the first braces chooses the node
 
-   Other batches are UNSUPPORTED. Without options.cluster there is no such rule.
+   Several limits on one key are on one node without that. Other batches are UNSUPPORTED. Without
+   options.cluster and one_key there is no such rule.
 
 
    ASYNCHRONOUS
@@ -151,17 +175,17 @@
 
    What Redis decides, what fails and when, cool-down, cluster, consistency: as above, with these
    differences. There is one connection to each server, all requests of one turn of the loop go out
-   in one write (outside a cluster plain takes by the dozens in one command, whoever asked for
-   them), and decisions of one key happen in the order of the calls of take, unless one of them
-   needs another round trip. A server that does not answer the oldest request in time fails all that
-   was sent to it. Nothing blocks, but looking up a host by name. loop.max_requests bounds the
-   memory: each takes less than 1 KB, its key, and what is sent of it. One thread uses a handle: the
-   loop's; a child of fork makes one of its own.
+   in one write (outside a cluster plain takes by the dozens in one command), and decisions of one
+   key happen in the order of the calls of take, unless one of them needs another round trip. A
+   server that does not answer the oldest request in time fails all that was sent to it; what was
+   not sent yet goes out on a new connection. Nothing blocks, but looking up a host by name.
+   loop.max_requests bounds the memory: each takes less than 1 KB, its key, and what is sent of it.
+   One thread uses a handle: the loop's; a child of fork makes one of its own.
 
 
    OPTIONS OF THE PREPROCESSOR, where the code is
 
-       RATELIMIT_REDIS_THREADS   also ratelimit_redis_keep, a thread that renews a lock (define it
+       RATELIMIT_REDIS_KEEPER    also ratelimit_redis_keep, a thread that renews a lock (define it
                                  wherever the header is included)
        RATELIMIT_REDIS_ASYNC     also ratelimit_redis_async_*, see ASYNCHRONOUS (define it wherever
                                  the header is included)
@@ -172,21 +196,24 @@
 
    LIMITS
 
-       server          Redis 5 or later (users: 6), Valkey; tested with Redis 7.0. Its scripts need
-                         the struct library
+       server          Redis 5 or later (users: 6), Valkey; run with Redis 7.0, every script also
+                         with Lua 5.4. Needs the struct library of Redis' Lua
        permissions     EVALSHA EVAL GET SET DEL TIME on keys with the prefix; SELECT (database),
                          CLUSTER and ASKING (cluster), PING (ratelimit_redis_ping), PTTL PEXPIRE
                          INCRBY (windows, locks), DECR (plain semaphores), ZADD ZCARD ZRANGE ZREM
-                         ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with expiry)
+                         ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with expiry); CLIENT if there
+                         is a client_name, but it is no matter
+       names           what is written where: see >>implementation: scripts
        time            the server's, microseconds, to the year 2255
-       each            a key that comes twice is charged in order, unless one of its requests
-                         takes two round trips, or its limit was changed
-       all-or-none     RATELIMIT_MAX_ALL requests; one round trip, two if a key comes twice, or with
-                         take_up_to, refund, block or reset among them
-       two trips       for a window block, and a period that is no whole number of us; for a bucket
-                         a long block, and take_up_to where it takes 26 days or more to fill
-       names           getaddrinfo looks up the host, for as long as it takes: use an address
-       memory          about 104 bytes per key in debt, less than 20 KB a connection
+       each            the order of one key's requests in a batch is kept, unless one of them takes
+                         two round trips
+       all-or-none     RATELIMIT_MAX_ALL requests; one round trip, two if a bucket comes twice, or
+                         with take_up_to, refund, cancel, block or reset among them
+       two trips       for a fixed window whose period is no whole number of us, and where a burst
+                         takes 26 days or more to fill
+       host names      getaddrinfo looks them up at each new connection, for as long as it takes:
+                         use an address where that may be long
+       memory          about 130 bytes per key in debt and its name, less than 20 KB a connection
 */
 #ifndef RATELIMIT_REDIS_H_INCLUDED
 #  define RATELIMIT_REDIS_H_INCLUDED
@@ -224,10 +251,18 @@ typedef struct ratelimit_redis_options {
     const char *password;        /* NULL: none */
     int database;                /* 0 */
     const char *prefix;          /* of every key; NULL: "ratelimit:" */
-    uint32_t connect_timeout_ms; /* 0: 100; of timeout_ms, for connecting */
-    uint32_t timeout_ms;         /* 0: 100; a call takes no longer, whatever happens */
-    uint32_t cool_down_ms;       /* 0: 500; a server that failed is left alone for so long */
+    uint32_t connect_timeout_ms; /* 0: 500; for making a connection, which may go on in the calls
+                                    after the one that began it */
+    uint32_t timeout_ms;         /* 0: 300; a call takes no longer, whatever happens. A lost packet
+                                    is sent again after 200 ms at the earliest */
+    uint32_t cool_down_ms;       /* 0: 500; a server that failed is left alone for so long, less up
+                                    to a half by chance */
+    uint32_t max_idle_ms;        /* 0: 30,000; a connection idle for longer is closed, not used:
+                                    less than what is between forgets connections after */
     uint32_t pool_size;          /* 0: 16; most connections to a server at once */
+    const char *client_name;     /* of our connections in CLIENT LIST, without blanks; NULL: none */
+    bool one_key;                /* each command has one key: for a proxy that shards by keys. Then
+                                    all-or-none needs a hash tag, as in a cluster */
     bool tls;                    /* needs RATELIMIT_REDIS_TLS, see below */
     const char *tls_ca;          /* file of the certificates to trust; NULL: the system's */
     const char *tls_cert;        /* file of our own certificate, with tls_key; NULL: none */
@@ -253,17 +288,28 @@ typedef struct ratelimit_redis_options {
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
                                                     ratelimit_status *status_or_null);
 
+/* ratelimit_redis_open_url  The same for a server that is told as a URL; else as options say.
+ *
+ *     redis://[[user][:password]@]host[:port][/database]
+ *     rediss://...                        the same over TLS
+ *     unix://[[user][:password]@]/path[?db=database]
+ *
+ * host may be an IPv6 address in brackets. User, password and path may hold any byte but NUL as
+ * %41. status: SYNTAX too if url is not so. */
+RATELIMIT_API ratelimit_redis *
+ratelimit_redis_open_url(const char *url, const ratelimit_redis_options *options_or_null,
+                         ratelimit_status *status_or_null);
+
 /* ratelimit_redis_ping  RATELIMIT_OK if the server answers (in a cluster: one that told where the
  * slots are, and the node of slot 0), else STORE_FAILED; ratelimit_redis_error says why. */
 RATELIMIT_API ratelimit_status ratelimit_redis_ping(ratelimit_redis *r);
 
-/* ratelimit_redis_store  The handle as a store, for ratelimit_init. Its close is
- * ratelimit_redis_close: a handle that several limiters share needs close set to NULL in their
- * copies. */
+/* ratelimit_redis_store  The handle as a store, for ratelimit_init and tiers. Any number may use
+ * it; close the handle after them. */
 RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r);
 
 /* ratelimit_redis_error  Why something last failed on this handle, in words, as a NUL-terminated
- * text in buf, cut off if it is longer; "" if nothing did. Returns buf. 200 bytes are enough. Other
+ * text in buf, cut off if it is longer; "" if nothing did. Returns buf. 256 bytes are enough. Other
  * threads' failures show here too. */
 RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, size_t buf_bytes);
 
@@ -281,7 +327,7 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r);
  * out      may be NULL; retry_after_ns and reset_after_ns are until the window's end
  *
  * Returns true if counted. False: DENIED (not counted), NEVER, BAD_KEY, BAD_COUNT, BAD_ARGUMENT,
- * STORE_FAILED. Key: prefix, key, ":window". */
+ * STORE_FAILED. */
 RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, size_t key_len,
                                           uint64_t most, uint64_t per_ms, uint64_t n,
                                           ratelimit_result *out_or_null);
@@ -290,21 +336,10 @@ RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, s
  * server's clock: what was used in this one, and of the one before the share that is not over yet.
  * Exact if the use of the window before was even. If all of it came at its end, up to twice most
  * may pass within per_ms; if at its beginning, it is refused too long; never longer than per_ms.
- * most x per_ms must be below 2^51. Key: prefix, key, ":sliding". */
+ * most x per_ms must be below 2^51. */
 RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, size_t key_len,
                                            uint64_t most, uint64_t per_ms, uint64_t n,
                                            ratelimit_result *out_or_null);
-
-/* A limit for what is named so. */
-typedef struct ratelimit_redis_most {
-    const char *name;
-    uint64_t most; /* 0: no limit */
-} ratelimit_redis_most;
-
-/* ratelimit_redis_most_of  The limit of key among count: that of its whole text, else of what
- * stands before its first '|', else otherwise. */
-RATELIMIT_API uint64_t ratelimit_redis_most_of(const ratelimit_redis_most *limits, size_t count,
-                                               const char *key, uint64_t otherwise);
 
 /* ---- >>semaphores ---------------------------------------------------------------------------- */
 
@@ -315,8 +350,7 @@ RATELIMIT_API uint64_t ratelimit_redis_most_of(const ratelimit_redis_most *limit
  * most     1 to 2^31
  * ttl_ms   1 to 2^42
  *
- * OK; acquire: BUSY; release: LOST if none is out; BAD_KEY, BAD_ARGUMENT, STORE_FAILED. Key:
- * prefix, key, ":plain". */
+ * OK; acquire: BUSY; release: LOST if none is out; BAD_KEY, BAD_ARGUMENT, STORE_FAILED. */
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r, const void *key,
                                                              size_t key_len, uint64_t most,
                                                              uint64_t ttl_ms);
@@ -337,8 +371,9 @@ typedef struct ratelimit_redis_permit {
  * permit       set by OK
  * retry_after  may be NULL; BUSY, TIMEOUT: ns until the next permit expires, if none comes back
  *
- * OK, BUSY, TIMEOUT, BAD_KEY, BAD_ARGUMENT, STORE_FAILED (then a permit that nobody holds may be
- * out until its time is over). Key: prefix, key, ":permits"; it is gone when no permit is out. */
+ * Waiting outlives failures: a request whose answer was lost is asked again under the same id, so
+ * it is still one permit. OK, BUSY, TIMEOUT, BAD_KEY, BAD_ARGUMENT, STORE_FAILED (at once, or when
+ * the wait ended with a failure: *permit may be out, releasing it does no harm). */
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const void *key,
                                                        size_t key_len, uint64_t most,
                                                        uint64_t ttl_ms, uint64_t max_wait_ms,
@@ -355,7 +390,7 @@ RATELIMIT_API ratelimit_status ratelimit_redis_release(ratelimit_redis *r, const
                                                        size_t count, ratelimit_status *each);
 
 /* ratelimit_redis_extend  The permit now expires ttl_ms from now. OK; LOST if it was not out any
- * more: it is not made anew. */
+ * more: it is not made again. */
 RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const void *key,
                                                       size_t key_len,
                                                       const ratelimit_redis_permit *permit,
@@ -363,25 +398,33 @@ RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const 
 
 /* ---- >>locks --------------------------------------------------------------------------------- */
 
-/* A lock that is held. Redis replicates after it answers: a failover can hand one lock to two
- * holders, and a holder that is stopped for longer than its time does not notice. So what the lock
- * protects should refuse a fence smaller than one it has seen: only that makes it safe. */
+/* A lock that is held. What it guarantees: while Redis keeps its data, at most one holder at a
+ * time. What loses it: a failover (Redis replicates after it answers), a crash without persistence,
+ * an eviction, and a holder that is stopped for longer than its time and does not notice. So what
+ * the lock protects should refuse a fence smaller than one that it has seen; only that makes it
+ * safe:
+ *
+ *     UPDATE account SET balance = ?, fence = ? WHERE id = ? AND fence <= ?
+ *
+ * The fence is larger at each lock, unless a failover loses lock and fence and the new master's
+ * clock is behind the old one's. Not fair, not reentrant; two threads are strangers to each
+ * other. */
 typedef struct ratelimit_redis_held {
-    char owner[33];          /* 128 random bits, in hex */
-    uint64_t fence;          /* larger at each lock, also after the last one was lost */
-    uint64_t valid_until_ns; /* ratelimit_clock_ns; reckoned from before the request was sent, less
-                                1 % and 2 ms for clocks that differ */
+    char owner[33]; /* 128 random bits, in hex */
+    uint64_t fence;
+    uint64_t valid_until_ns; /* ratelimit_clock_ns; counted from before the request was sent, less
+                                1 % and 2 ms of clock drift */
 } ratelimit_redis_held;
 
 /* ratelimit_redis_lock  Takes the lock named key.
  *
  * ttl_ms       1 to 2^42: it is free again by then, whatever happens
  * max_wait_ms  0: BUSY at once; else asks again after pauses of up to 100 ms with jitter, then
- *              TIMEOUT
+ *              TIMEOUT. Waiting outlives failures: if the answer was lost, this owner still has it
  *
- * OK and *held; BUSY, TIMEOUT, BAD_KEY (also a key that begins with '}'), BAD_ARGUMENT,
- * STORE_FAILED (then nobody may have it until its time is over). Keys: prefix, "{", key, "}:lock"
- * and the same with ":fence"; a key with braces of its own stands without the outer ones. */
+ * OK and *held; BUSY, TIMEOUT, BAD_KEY (also a key that begins with '}'), BAD_ARGUMENT.
+ * STORE_FAILED (at once, or when the wait ended with a failure): treat it as not held; unlock
+ * later, which does no harm, or nobody may have it until its time is over. */
 RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const void *key,
                                                     size_t key_len, uint64_t ttl_ms,
                                                     uint64_t max_wait_ms,
@@ -392,7 +435,7 @@ RATELIMIT_API ratelimit_status ratelimit_redis_unlock(ratelimit_redis *r, const 
                                                       size_t key_len, ratelimit_redis_held *held);
 
 /* ratelimit_redis_renew  It now ends ttl_ms (1 to 2^42) from now. OK; LOST if it was not ours any
- * more: it is not taken anew, and is no longer valid. STORE_FAILED: as it was. */
+ * more: it is not taken again, and is no longer valid. STORE_FAILED: as it was. */
 RATELIMIT_API ratelimit_status ratelimit_redis_renew(ratelimit_redis *r, const void *key,
                                                      size_t key_len, ratelimit_redis_held *held,
                                                      uint64_t ttl_ms);
@@ -401,7 +444,7 @@ RATELIMIT_API ratelimit_status ratelimit_redis_renew(ratelimit_redis *r, const v
  * more. */
 RATELIMIT_API uint64_t ratelimit_redis_valid_ns(const ratelimit_redis_held *held);
 
-#  if defined(RATELIMIT_REDIS_THREADS)
+#  if defined(RATELIMIT_REDIS_KEEPER)
 /* ratelimit_redis_keep  Starts a thread that renews held every third of ttl_ms, until
  * ratelimit_redis_keep_stop, or until it is lost: then lost(self) is called once, from that thread,
  * as soon as the server says so, or when its time is over, at most timeout_ms later.
@@ -435,7 +478,7 @@ typedef struct ratelimit_redis_loop {
     /* Must be set: attaches a connection to the loop by one of hiredis' adapters, and returns what
      * that returned (0: well). */
     int (*attach)(void *self, struct redisAsyncContext *context);
-    /* Starts a timer of the loop, or starts it anew: when it fires, once, call tick (not from
+    /* Starts a timer of the loop, or starts it again: when it fires, once, call tick (not from
      * here). after_ns may be 0, also while tick runs: libuv wants at least a ms then, see
      * tests/redis/test_async.c. NULL: the caller calls tick by itself. */
     void (*timer)(void *self, uint64_t after_ns);
@@ -554,6 +597,8 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a);
 #  include <errno.h>
 #  include <fcntl.h>
 #  include <limits.h>
+#  include <netinet/in.h>
+#  include <netinet/tcp.h>
 #  include <poll.h>
 #  include <pthread.h>
 #  include <stdarg.h>
@@ -581,24 +626,49 @@ extern "C" {
 
 /* ---- >>implementation: scripts ------------------------------------------------------------------
 
-   State of a key: last (us of the server's clock, when it was last changed) and ahead (ns from
-   there until it is full again), both as little-endian doubles holding whole numbers below 2^53;
-   then a tag, the interval's code in 28 bits with 0 above it; with a fraction, 1 above it, then the
-   parts of a ns less one in three bytes, then how many parts, three bytes. 20 or 26 bytes: Redis
-   keeps either in the same block of memory. A bare integer would be 32 bytes less but can't hold
-   time and interval (89 bits), so a changed limit would go unnoticed. For tests there may be two
-   bytes more, ns of last beyond us. A debt that is too long has 15 above the code, and follows as
-   integers: only C reads that.
+   What is in Redis, all names with the prefix of the options before them:
+
+       b{alice}9c3f00a1      the bucket of key alice and scope 9c3f00a1 (32 bits in hex)
+       w{alice} s{alice}     counters: fixed window, sliding window
+       c{alice} p{alice}     semaphores: counted; permits that expire (a sorted set)
+       l{alice} f{alice}     a lock, its owner; the last fence
+
+   The letter says what it is, so no key can be mistaken for another thing. The braces make a
+   cluster choose the node by the key alone. A key with a hash tag of its own, "{team}:alice", has
+   a colon in their place: b:{team}:alice:9c3f00a1. In a bucket's name the last eight digits are the
+   scope, whatever is in the key.
+
+   A bucket is a string of bytes, little-endian:
+
+        0-7    last: us of the server's clock at the last change, a double
+        8-15   ahead: ns from there until it is full, a double
+       16-20   tag: bits 24 to 57 of `rest` in a ratelimit_bucket (interval, window or not, mark of
+               the burst, debt on purpose or not), and in the upper six bits the kind:
+               0  all of it, 21 bytes
+               1  21-23 parts of a ns less one, as in the limit; 24-26 how many of them are ahead
+               2  a block: ahead is the time until its end; 21 bytes
+               3  0-7 and 8-15 are the two words of a ratelimit_bucket: what is too large for a
+                  double, for C alone; 21 bytes
+       and if a test gives a clock with parts of a us: two more, ns of `last` beyond them
+
+   redis-cli reads one so (the bytes are shown escaped; PTTL is a little more than the debt):
+
+       EVAL "return {tostring(struct.unpack('<d', redis.call('GET', KEYS[1])))}" 1 ratelimit:b{...
 
    Scripts add, subtract and compare whole numbers below 2^53, which doubles hold exactly. (A fixed
    window takes one remainder of such numbers, also exact.) Costs and windows come multiplied out;
    replies are debts, from which C makes the answer with the functions that answer for a table. What
-   a script can't do it leaves alone and returns the state for C to decide, see swap: another tag,
-   or a clock that stands before `last`.
+   a script can't do it leaves alone and returns the state for C to decide, see swap: another tag
+   (a changed limit, a block), or more debt than the limit can have made (the clock was set back).
 
-   Time: TIME of the server, us. Arguments low, high, now, rest: bounds of the time to live in ms,
-   and for tests us and ns of the time; all absent (take) or empty in normal use. Expiry: SET PX
-   with the ms until full, rounded down, and 2. */
+   Arguments of a decision: tag and owed, the tag of an ordinary debt and of one made on purpose;
+   most, the largest debt at which it passes, -1 for none; cost; far, above which an ordinary debt
+   is of another time; window, above which a debt is on purpose, empty if it makes no such debt.
+   Then low, high, now, nanos: bounds of the time to live in ms, and for tests us and ns of the
+   time; all absent (take) or empty in normal use. Expiry: SET PX with the ms until full, rounded,
+   and 2. Clock: TIME of the server.
+
+   Lua 5.4 tells floats from integers: so numbers are printed with %.0f and replies are floored. */
 
 enum {
     RATELIMIT_PRIV_REDIS_TAKE,
@@ -617,177 +687,210 @@ enum {
     RATELIMIT_PRIV_REDIS_SCRIPTS
 };
 
+/* clang-format off */
+
+/* What scripts have in common. */
+#  define RATELIMIT_PRIV_LUA_TIME                                                                  \
+    "local time = redis.call('TIME')\n"                                                            \
+    "local now = time[1] * 1000000 + time[2]\n"
+#  define RATELIMIT_PRIV_LUA_NOW                                                                   \
+    "if not now then\n"                                                                            \
+    "  local time = redis.call('TIME')\n"                                                          \
+    "  now = time[1] * 1000000 + time[2]\n"                                                        \
+    "end\n"
+#  define RATELIMIT_PRIV_LUA_BOUNDS                                                                \
+    "local low, high, now, nanos = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"  \
+    "local pack, unpack, format, floor = struct.pack, struct.unpack, string.format, math.floor\n"  \
+    RATELIMIT_PRIV_LUA_NOW                                                                         \
+    "local function put(key, state, ahead)\n"                                                      \
+    "  local ttl = ahead / 1000000 + 2\n"                                                          \
+    "  if low ~= '' then\n"                                                                        \
+    "    ttl = math.min(math.max(ttl, low + 0), high + 0)\n"                                       \
+    "  end\n"                                                                                      \
+    "  if nanos > 0 then\n"                                                                        \
+    "    state = state .. pack('<I2', nanos)\n"                                                    \
+    "  end\n"                                                                                      \
+    "  return redis.pcall('SET', key, state, 'PX', format('%.0f', ttl))\n"                         \
+    "end\n"
+/* Is an ordinary debt, full in a ns, of another time? In a fixed window it may reach to a window
+ * beyond the end of the one that now + step is in; far is then two numbers, step and window. */
+#  define RATELIMIT_PRIV_LUA_FAR                                                                   \
+    "local function is_far(a, period, far)\n"                                                      \
+    "  if period == 0 then\n"                                                                      \
+    "    return a > far + 0\n"                                                                     \
+    "  end\n"                                                                                      \
+    "  local step, window = string.match(far, '(%d+) (%d+)')\n"                                    \
+    "  local us = now + floor((nanos + step) / 1000)\n"                                            \
+    "  return a - step - (period - us % period) * 1000 + (nanos + step) % 1000 > window + 0\n"     \
+    "end\n"
+#  define RATELIMIT_PRIV_LUA_PURGE                                                                 \
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))\n"
+#  define RATELIMIT_PRIV_LUA_EXPIRE                                                                \
+    "local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')\n"                           \
+    "redis.call('PEXPIRE', KEYS[1], string.format('%.0f', (last[2] - now) / 1000 + 2))\n"
+#  define RATELIMIT_PRIV_LUA_COUNTER                                                               \
+    "local used = tonumber(redis.call('GET', KEYS[1]) or '0')\n"                                   \
+    "if not used then\n"                                                                           \
+    "  return {err = 'WRONGTYPE not a counter'}\n"                                                 \
+    "end\n"                                                                                        \
+    "used = math.min(used, 9007199254740992)\n"
+
 static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPTS] = {
     /* take: one token bucket without a fraction. Also peek, reserve, charge.
        KEYS   the key
-       ARGV   tag; most: the largest debt in ns at which it passes, -1 for none; cost in ns;
-              [low, high, now, rest]
+       ARGV   tag, owed, most, cost, far, window; [low, high, now, nanos]
        reply  the debt before, ns; or {state, now} */
     "local v = redis.call('GET', KEYS[1])\n"
-    "local now, rest, low, high\n"
-    "if ARGV[4] then\n"
-    "  low, high, now, rest = ARGV[4] + 0, ARGV[5] + 0, tonumber(ARGV[6]), ARGV[7] + 0\n"
-    "end\n"
-    "if not now then\n"
-    "  local time = redis.call('TIME')\n"
-    "  now = time[1] * 1000000 + time[2]\n"
-    "end\n"
-    "local a = 0\n"
+    "local now, nanos, low, high\n"
+    "if ARGV[7] then\n"
+    "  low, high, now, nanos = ARGV[7] + 0, ARGV[8] + 0, tonumber(ARGV[9]), ARGV[10] + 0\n"
+    "end\n" RATELIMIT_PRIV_LUA_NOW
+    "local a, tag, owes = 0, ARGV[1], ARGV[6] ~= ''\n"
     "if v then\n"
-    "  local last, ahead, tag = struct.unpack('<ddc4', v)\n"
-    "  if tag ~= ARGV[1] or last > now then\n"
+    "  local last, ahead, of = struct.unpack('<ddc5', v)\n"
+    "  a = ahead - (now - last) * 1000 - (nanos or 0)\n"
+    "  if of == tag then\n"
+    "    if (owes or a > ARGV[3] + 0) and a > ARGV[5] + 0 then\n"
+    "      return {v, now}\n"
+    "    end\n"
+    "  elseif of ~= ARGV[2] or last > now then\n"
     "    return {v, now}\n"
-    "  end\n"
-    "  a = ahead - (now - last) * 1000\n"
-    "  if rest then\n"
-    "    a = a - rest\n"
     "  end\n"
     "  if a < 0 then\n"
     "    a = 0\n"
     "  end\n"
     "end\n"
-    "if a - ARGV[2] > 0 then\n"
-    "  return a\n"
+    "if a > ARGV[3] + 0 then\n"
+    "  return math.floor(a)\n"
     "end\n"
-    "local ahead = a + ARGV[3]\n"
-    "local ttl, nanos = ahead / 1000000 + 2, ''\n"
-    "if rest then\n"
-    "  ahead = ahead + rest\n"
+    "local ahead = a + ARGV[4]\n"
+    "if owes and ahead > ARGV[6] + 0 then\n"
+    "  tag = ARGV[2]\n"
+    "end\n"
+    "local ttl, more = ahead / 1000000 + 2, ''\n"
+    "if nanos then\n"
+    "  ahead = ahead + nanos\n"
     "  ttl = math.min(math.max(ttl, low), high)\n"
-    "  nanos = struct.pack('<I2', rest)\n"
+    "  more = nanos > 0 and struct.pack('<I2', nanos) or ''\n"
     "end\n"
-    "redis.call('SET', KEYS[1], struct.pack('<ddc4', now, ahead, ARGV[1]) .. nanos, 'PX',\n"
-    "  string.format('%d', ttl))\n"
-    "return a\n",
+    "redis.call('SET', KEYS[1], struct.pack('<ddc5', now, ahead, tag) .. more, 'PX',\n"
+    "  string.format('%.0f', ttl))\n"
+    "return math.floor(a)\n",
     /* many: the same for several, each for itself and in order; one that fails does not touch the
        others.
        KEYS   the keys
-       ARGV   low, high, now, rest (may be empty); then tag, most, cost: for all, or for each key
+       ARGV   low, high, now, nanos (may be empty); then tag, owed, most, cost, far, window: for
+              all, or for each key
        reply  for each what take says, or its error */
-    "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
-    "local call, pack, unpack, format = redis.pcall, struct.pack, struct.unpack, string.format\n"
-    "if not now then\n"
-    "  local time = redis.call('TIME')\n"
-    "  now = time[1] * 1000000 + time[2]\n"
-    "end\n"
-    "local nanos = ''\n"
-    "if rest > 0 then\n"
-    "  nanos = pack('<I2', rest)\n"
-    "end\n"
-    "local tag, most, cost = ARGV[5], ARGV[6] + 0, ARGV[7] + 0\n"
-    "local reply, j, each = {}, 5, #ARGV > 7\n"
+    RATELIMIT_PRIV_LUA_BOUNDS
+    "local get = redis.pcall\n"
+    "local tag, owed, most, cost = ARGV[5], ARGV[6], ARGV[7] + 0, ARGV[8] + 0\n"
+    "local far, window = ARGV[9] + 0, tonumber(ARGV[10])\n"
+    "local reply, j, each = {}, 5, #ARGV > 10\n"
     "for i, key in ipairs(KEYS) do\n"
     "  if each then\n"
-    "    tag, most, cost = ARGV[j], ARGV[j + 1] + 0, ARGV[j + 2] + 0\n"
-    "    j = j + 3\n"
+    "    tag, owed, most, cost = ARGV[j], ARGV[j + 1], ARGV[j + 2] + 0, ARGV[j + 3] + 0\n"
+    "    far, window = ARGV[j + 4] + 0, tonumber(ARGV[j + 5])\n"
+    "    j = j + 6\n"
     "  end\n"
-    "  local v, a, said = call('GET', key), 0, nil\n"
+    "  local v, a, said = get('GET', key), 0, nil\n"
     "  if v and v.err then\n"
     "    said = v\n"
-    "  elseif v and #v < 20 then\n"
+    "  elseif v and #v < 21 then\n"
     "    said = {err = 'ERR data string too short'}\n"
     "  elseif v then\n"
-    "    local last, ahead, of = unpack('<ddc4', v)\n"
-    "    if of ~= tag or last > now then\n"
+    "    local last, ahead, of = unpack('<ddc5', v)\n"
+    "    a = ahead - (now - last) * 1000 - nanos\n"
+    "    if not (of == tag and a <= far or of == owed and last <= now) then\n"
     "      said = {v, now}\n"
-    "    else\n"
-    "      a = ahead - (now - last) * 1000 - rest\n"
-    "      if a < 0 then\n"
-    "        a = 0\n"
-    "      end\n"
+    "    elseif a < 0 then\n"
+    "      a = 0\n"
     "    end\n"
     "  end\n"
     "  if not said and a <= most then\n"
     "    local ahead = a + cost\n"
-    "    local ttl = ahead / 1000000 + 2\n"
-    "    if low ~= '' then\n"
-    "      ttl = math.min(math.max(ttl, low + 0), high + 0)\n"
-    "    end\n"
-    "    v = call('SET', key, pack('<ddc4', now, ahead + rest, tag) .. nanos, 'PX',\n"
-    "      format('%d', ttl))\n"
+    "    local mine = window and ahead > window and owed or tag\n"
+    "    v = put(key, pack('<ddc5', now, ahead + nanos, mine), ahead)\n"
     "    if v.err then\n"
     "      said = v\n"
     "    end\n"
     "  end\n"
-    "  reply[i] = said or a\n"
+    "  reply[i] = said or floor(a)\n"
     "end\n"
     "return reply\n",
     /* ask: takes, peeks, reserves and charges of one or more keys, all or none, any limit.
        KEYS   the keys, none twice, one slot
-       ARGV   low, high, now, rest (may be empty); then for each key tag, most, cost (0: not
-              written); if there is a fraction or a window among them also parts of most, parts of
-              cost, parts of a ns, and the window's period in us, 0 for a token bucket
+       ARGV   low, high, now, nanos (may be empty); then for each key tag, owed, most, cost (0: not
+              written), far, window; if there is a fraction or a window among them also parts of
+              most, of cost, of window, parts of a ns, and the window's period in us, 0 for a token
+              bucket
        reply  the time until full of each before, ns; or {now, ns, parts, ns, parts, ...} if there
               is a fraction or a window; or {'', now, state, ...} */
-    "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
-    "local call, pack, unpack, format = redis.call, struct.pack, struct.unpack, string.format\n"
-    "if not now then\n"
-    "  local time = call('TIME')\n"
-    "  now = time[1] * 1000000 + time[2]\n"
-    "end\n"
+    RATELIMIT_PRIV_LUA_BOUNDS RATELIMIT_PRIV_LUA_FAR
     "local keys = #KEYS\n"
-    "local wide = #ARGV > 4 + 3 * keys\n"
-    "local state, reply, new, part = {}, {}, {}, {}\n"
+    "local wide = #ARGV > 4 + 6 * keys\n"
+    "local state, reply, new, part, mine = {}, {}, {}, {}, {}\n"
     "local rare, refused = false, false\n"
     "local j = 5\n"
     "if wide then\n"
     "  reply[1] = now\n"
     "end\n"
     "for i = 1, keys do\n"
-    "  local v = call('GET', KEYS[i])\n"
-    "  local a, f, parts, to_end = 0, 0, 1, 0\n"
+    "  local v = redis.call('GET', KEYS[i])\n"
+    "  local most, window, a, f = ARGV[j + 2] + 0, tonumber(ARGV[j + 5]), 0, 0\n"
+    "  local parts, period, to_end = 1, 0, 0\n"
     "  if wide then\n"
-    "    parts = ARGV[j + 5] + 0\n"
-    "    local period = ARGV[j + 6] + 0\n"
+    "    parts, period = ARGV[j + 9] + 0, ARGV[j + 10] + 0\n"
     "    if period > 0 then\n"
-    "      to_end = (period - now % period) * 1000 - rest\n"
+    "      to_end = (period - now % period) * 1000 - nanos\n"
     "    end\n"
     "  end\n"
     "  state[i] = v\n"
     "  if v then\n"
-    "    local last, ahead, tag\n"
+    "    local last, ahead, tag = now, 0, ''\n"
     "    if parts == 1 then\n"
-    "      last, ahead, tag = unpack('<ddc4', v)\n"
-    "    elseif #v >= 26 then\n"
-    "      last, ahead, tag, f = unpack('<ddc7I3', v)\n"
+    "      last, ahead, tag = unpack('<ddc5', v)\n"
+    "    elseif #v >= 27 then\n"
+    "      last, ahead, tag, f = unpack('<ddc8I3', v)\n"
     "    end\n"
-    "    if tag ~= ARGV[j] or last > now then\n"
+    "    a = ahead - (now - last) * 1000 - nanos\n"
+    "    if tag == ARGV[j] then\n"
+    "      rare = rare or ((window or a - to_end > most) and is_far(a, period, ARGV[j + 4]))\n"
+    "    elseif tag ~= ARGV[j + 1] or last > now then\n"
     "      rare = true\n"
-    "    else\n"
-    "      a = ahead - (now - last) * 1000 - rest\n"
-    "      if a < 0 then\n"
-    "        a, f = 0, 0\n"
-    "      end\n"
+    "    end\n"
+    "    if a < 0 then\n"
+    "      a, f = 0, 0\n"
     "    end\n"
     "  end\n"
     "  if wide then\n"
-    "    reply[2 * i] = a\n"
+    "    reply[2 * i] = floor(a)\n"
     "    reply[2 * i + 1] = f\n"
-    "    if to_end > 0 then\n"
-    "      a = a - to_end\n"
-    "      if a < 0 then\n"
-    "        a, f = 0, 0\n"
-    "      end\n"
+    "    a = a - to_end\n"
+    "    if a < 0 then\n"
+    "      a, f = 0, 0\n"
     "    end\n"
-    "    local most = ARGV[j + 1] + 0\n"
-    "    if a > most or (a == most and f > ARGV[j + 3] + 0) then\n"
+    "    if a > most or (a == most and f > ARGV[j + 6] + 0) then\n"
     "      refused = true\n"
     "    end\n"
-    "    f = f + ARGV[j + 4]\n"
+    "    a, f = a + ARGV[j + 3], f + ARGV[j + 7]\n"
     "    if f >= parts then\n"
     "      a, f = a + 1, f - parts\n"
     "    end\n"
     "    part[i] = f\n"
-    "    a = a + to_end\n"
-    "    new[i] = a + ARGV[j + 2]\n"
-    "    j = j + 7\n"
+    "    if window and (a > window or (a == window and f > ARGV[j + 8] + 0)) then\n"
+    "      mine[i] = 1\n"
+    "    end\n"
+    "    new[i] = a + to_end\n"
+    "    j = j + 11\n"
     "  else\n"
-    "    reply[i] = a\n"
-    "    if a - ARGV[j + 1] > 0 then\n"
+    "    reply[i] = floor(a)\n"
+    "    if a > most then\n"
     "      refused = true\n"
     "    end\n"
-    "    new[i] = a + ARGV[j + 2]\n"
-    "    j = j + 3\n"
+    "    new[i] = a + ARGV[j + 3]\n"
+    "    mine[i] = window and new[i] > window and 1\n"
+    "    j = j + 6\n"
     "  end\n"
     "end\n"
     "if rare then\n"
@@ -800,90 +903,100 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "if refused then\n"
     "  return reply\n"
     "end\n"
-    "local nanos = ''\n"
-    "if rest > 0 then\n"
-    "  nanos = pack('<I2', rest)\n"
-    "end\n"
     "j = 5\n"
     "for i = 1, keys do\n"
-    "  local ahead = new[i]\n"
-    "  if ARGV[j + 2] ~= '0' or (wide and ARGV[j + 4] ~= '0') then\n"
-    "    local ttl = ahead / 1000000 + 2\n"
-    "    if low ~= '' then\n"
-    "      ttl = math.min(math.max(ttl, low + 0), high + 0)\n"
-    "    end\n"
-    "    local put\n"
-    "    if wide and ARGV[j + 5] ~= '1' then\n"
-    "      put = pack('<ddc7I3', now, ahead + rest, ARGV[j], part[i])\n"
+    "  if ARGV[j + 3] ~= '0' or (wide and ARGV[j + 7] ~= '0') then\n"
+    "    local ahead, tag, state = new[i] + nanos, ARGV[j + (mine[i] or 0)], nil\n"
+    "    if wide and ARGV[j + 9] ~= '1' then\n"
+    "      state = pack('<ddc8I3', now, ahead, tag, part[i])\n"
     "    else\n"
-    "      put = pack('<ddc4', now, ahead + rest, ARGV[j])\n"
+    "      state = pack('<ddc5', now, ahead, tag)\n"
     "    end\n"
-    "    call('SET', KEYS[i], put .. nanos, 'PX', format('%d', ttl))\n"
+    "    local said = put(KEYS[i], state, new[i])\n"
+    "    if said.err then\n"
+    "      return said\n"
+    "    end\n"
     "  end\n"
-    "  j = j + (wide and 7 or 3)\n"
+    "  j = j + (wide and 11 or 6)\n"
     "end\n"
     "return reply\n",
-    /* give: refund, block and take_up_to of one token bucket.
+    /* give: refund, cancel, take_up_to and block of one key.
        KEYS   the key
-       ARGV   low, high, now, rest (may be empty); tag; parts of a ns; what to do, then spans as ns
-              and parts: 'refund', the cost; 'block', the debt at least; 'up_to', the window, the
-              cost of all, then that of one or, with a fraction, of 2^k from the most down to one
-       reply  {ns, parts}: the debt before; or {state, now} */
+       ARGV   low, high, now, nanos (may be empty); tag; owed; far; parts of a ns; the window's
+              period in us, 0 for a token bucket; a block's tag; what to do; then spans as ns and
+              parts: the window; 'back': the debt above which nothing is given back, the cost;
+              'up_to': the cost of all, then that of one or, with a fraction, of 2^k from the most
+              down to one; 'block': how long, the debt above which no token is there, how long the
+              state is kept after the block
+       reply  {ns until full, parts, now} before; block: {ns until its end, 0, now}; or {state, now}
+       A block is not shorter than the time until a token is there, nor than one before it. */
+    RATELIMIT_PRIV_LUA_BOUNDS RATELIMIT_PRIV_LUA_FAR
     "local v = redis.call('GET', KEYS[1])\n"
-    "local low, high, now, rest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0\n"
-    "if not now then\n"
-    "  local time = redis.call('TIME')\n"
-    "  now = time[1] * 1000000 + time[2]\n"
+    "local a, f, parts, period, to_end, was = 0, 0, ARGV[8] + 0, ARGV[9] + 0, 0, false\n"
+    "local what, window, part, left = ARGV[11], ARGV[12] + 0, ARGV[13] + 0, 0\n"
+    "if period > 0 then\n"
+    "  to_end = (period - now % period) * 1000 - nanos\n"
     "end\n"
-    "local a, f, parts = 0, 0, ARGV[6] + 0\n"
     "if v then\n"
-    "  local last, ahead, tag\n"
-    "  if parts == 1 then\n"
-    "    last, ahead, tag = struct.unpack('<ddc4', v)\n"
-    "  elseif #v >= 26 then\n"
-    "    last, ahead, tag, f = struct.unpack('<ddc7I3', v)\n"
+    "  local last, ahead, tag = unpack('<ddc5', v)\n"
+    "  if parts > 1 and #v >= 27 then\n"
+    "    last, ahead, tag, f = unpack('<ddc8I3', v)\n"
     "  end\n"
-    "  if tag ~= ARGV[5] or last > now then\n"
+    "  a = ahead - (now - last) * 1000 - nanos\n"
+    "  was = tag == ARGV[6]\n"
+    "  if what == 'block' and tag == ARGV[10] and last <= now and a > 0 then\n"
+    "    a, f, left = 0, 0, a\n"
+    "  elseif not (tag == ARGV[5] and not is_far(a, period, ARGV[7]) or\n"
+    "      was and last <= now) then\n"
     "    return {v, now}\n"
-    "  end\n"
-    "  a = ahead - (now - last) * 1000 - rest\n"
-    "  if a < 0 then\n"
+    "  elseif a < 0 then\n"
     "    a, f = 0, 0\n"
     "  end\n"
     "end\n"
-    "local reply = {a, f}\n"
-    "local b, g, span, part = a, f, ARGV[8] + 0, ARGV[9] + 0\n"
-    "if ARGV[7] == 'refund' then\n"
-    "  b, g = a - span, f - part\n"
-    "  if g < 0 then\n"
-    "    b, g = b - 1, g + parts\n"
+    "local reply = {floor(a), f, now}\n"
+    "a = a - to_end\n"
+    "if a < 0 then\n"
+    "  a, f = 0, 0\n"
+    "end\n"
+    "local function minus(a, f, b, g)\n"
+    "  if f < g then\n"
+    "    return a - 1 - b, f + parts - g\n"
+    "  end\n"
+    "  return a - b, f - g\n"
+    "end\n"
+    "local b, g = a, f\n"
+    "if what == 'block' then\n"
+    "  local over, some = minus(a, f, ARGV[16] + 0, ARGV[17] + 0)\n"
+    "  over = over + (some > 0 and 1 or 0)\n"
+    "  if over > 0 and period > 0 then\n"
+    "    over = to_end + floor((over - 1) / (period * 1000)) * period * 1000\n"
+    "  end\n"
+    "  left = math.max(left, over, ARGV[14] + 0)\n"
+    "  local said = put(KEYS[1], pack('<ddc5', now, left + nanos, ARGV[10]), left + ARGV[18])\n"
+    "  return said.err and said or {floor(left), 0, now}\n"
+    "elseif what == 'back' then\n"
+    "  local cost, of = ARGV[16] + 0, ARGV[17] + 0\n"
+    "  local later, some = minus(a, f, ARGV[14] + 0, ARGV[15] + 0)\n"
+    "  if later < 0 or (later == 0 and some == 0) then\n"
+    "    b, g = minus(a, f, cost, of)\n"
     "  end\n"
     "  if b < 0 then\n"
     "    b, g = 0, 0\n"
     "  end\n"
-    "elseif ARGV[7] == 'block' then\n"
-    "  if a < span or (a == span and f < part) then\n"
-    "    b, g = span, part\n"
-    "  end\n"
     "else\n"
-    "  local room, spare = span - a, part - f\n"
-    "  if spare < 0 then\n"
-    "    room, spare = room - 1, spare + parts\n"
-    "  end\n"
-    "  for j = 10, #ARGV, 2 do\n"
-    "    span, part = ARGV[j] + 0, ARGV[j + 1] + 0\n"
-    "    if j > 10 and parts == 1 and room > span then\n"
+    "  local room, spare = minus(window, part, a, f)\n"
+    "  for j = 14, #ARGV, 2 do\n"
+    "    local span, of = ARGV[j] + 0, ARGV[j + 1] + 0\n"
+    "    if j > 14 and parts == 1 and room > span then\n"
     "      span = room - room % span\n"
     "    end\n"
-    "    if span < room or (span == room and part <= spare) then\n"
-    "      room, spare, b, g = room - span, spare - part, b + span, g + part\n"
-    "      if spare < 0 then\n"
-    "        room, spare = room - 1, spare + parts\n"
-    "      end\n"
+    "    if span < room or (span == room and of <= spare) then\n"
+    "      room, spare = minus(room, spare, span, of)\n"
+    "      b, g = b + span, g + of\n"
     "      if g >= parts then\n"
     "        b, g = b + 1, g - parts\n"
     "      end\n"
-    "      if j == 10 then\n"
+    "      if j == 14 then\n"
     "        break\n"
     "      end\n"
     "    end\n"
@@ -896,31 +1009,22 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  redis.call('DEL', KEYS[1])\n"
     "  return reply\n"
     "end\n"
-    "local ttl = b / 1000000 + 2\n"
-    "if low ~= '' then\n"
-    "  ttl = math.min(math.max(ttl, low + 0), high + 0)\n"
+    "local tag, ahead, said = ARGV[5], b + to_end, nil\n"
+    "if was and (b > window or (b == window and g > part)) then\n"
+    "  tag = ARGV[6]\n"
     "end\n"
-    "local put\n"
     "if parts == 1 then\n"
-    "  put = struct.pack('<ddc4', now, b + rest, ARGV[5])\n"
+    "  said = put(KEYS[1], pack('<ddc5', now, ahead + nanos, tag), ahead)\n"
     "else\n"
-    "  put = struct.pack('<ddc7I3', now, b + rest, ARGV[5], g)\n"
+    "  said = put(KEYS[1], pack('<ddc8I3', now, ahead + nanos, tag, g), ahead)\n"
     "end\n"
-    "if rest > 0 then\n"
-    "  put = put .. struct.pack('<I2', rest)\n"
-    "end\n"
-    "redis.call('SET', KEYS[1], put, 'PX', string.format('%d', ttl))\n"
-    "return reply\n",
+    "return said.err and said or reply\n",
     /* swap: reads states for C to decide, and puts new ones if they are still the same.
        KEYS   the keys, none twice, one slot
        ARGV   now (us, may be empty); then nothing: only read; or for each key the state it must
               have, the new one (both may be empty: none), its time to live in ms
        reply  1: put; or {now, state, ...} */
-    "local now = tonumber(ARGV[1])\n"
-    "if not now then\n"
-    "  local time = redis.call('TIME')\n"
-    "  now = time[1] * 1000000 + time[2]\n"
-    "end\n"
+    "local now = tonumber(ARGV[1])\n" RATELIMIT_PRIV_LUA_NOW
     "local reply = {now}\n"
     "local same = #ARGV > 1\n"
     "for i = 1, #KEYS do\n"
@@ -943,13 +1047,10 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     /* count: a fixed window that starts at its first use.
        KEYS   the counter
        ARGV   most; n; period in ms
-       reply  {used before, ms left}
+       reply  {1: counted, 0: not; used before; ms left}
        Expiry: the window's end; a counter that lost it (PTTL -1) gets a whole period. Clock: Redis'
        own, for expiry. A refusal does not count. */
-    "local used = tonumber(redis.call('GET', KEYS[1]) or '0')\n"
-    "if not used then\n"
-    "  return {err = 'WRONGTYPE not a counter'}\n"
-    "end\n"
+    RATELIMIT_PRIV_LUA_COUNTER
     "local left = redis.call('PTTL', KEYS[1])\n"
     "if left == -1 then\n"
     "  redis.call('PEXPIRE', KEYS[1], ARGV[3])\n"
@@ -958,7 +1059,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  used = 0\n"
     "end\n"
     "if used + ARGV[2] - ARGV[1] > 0 then\n"
-    "  return {used, left}\n"
+    "  return {0, math.floor(used), left}\n"
     "end\n"
     "if left <= 0 then\n"
     "  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])\n"
@@ -966,22 +1067,24 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "else\n"
     "  redis.call('INCRBY', KEYS[1], ARGV[2])\n"
     "end\n"
-    "return {used, left}\n",
+    "return {1, math.floor(used), left}\n",
     /* slide: this window and a share of the one before, windows aligned to the server's clock.
        KEYS   the counter: start of the window in ms, used in it, used in the one before (doubles)
        ARGV   most; n; period in ms; most x period (all products below 2^53)
-       reply  {used, used before, ms since the start: before this; 1: counted, 0: not}
+       reply  {1: counted, 0: not; before that used, used before, ms since the start}
        Expiry: the end of the next window. Clock: TIME. A refusal writes nothing. */
-    "local time = redis.call('TIME')\n"
-    "local period = ARGV[3] + 0\n"
-    "local micros = time[1] * 1000000 + time[2]\n"
-    "local now = (micros - micros % 1000) / 1000\n"
+    RATELIMIT_PRIV_LUA_TIME
+    "local period, floor = ARGV[3] + 0, math.floor\n"
+    "now = floor(now / 1000)\n"
     "local since = now % period\n"
     "local start = now - since\n"
     "local used, before = 0, 0\n"
     "local v = redis.call('GET', KEYS[1])\n"
     "if v then\n"
     "  local at, a, b = struct.unpack('<ddd', v)\n"
+    "  if #v ~= 24 or not (a >= 0 and a < 9007199254740992 and b >= 0 and b < 9007199254740992) "
+    "then\n" "    return {err = 'WRONGTYPE not a counter'}\n"
+    "  end\n"
     "  if at >= start then\n"
     "    used, before = a, b\n"
     "    if at > start then\n"
@@ -991,59 +1094,57 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "    before = a\n"
     "  end\n"
     "end\n"
+    "local reply = {0, floor(used), floor(before), floor(since)}\n"
     "if used + ARGV[2] - ARGV[1] > 0 or\n"
     "    (used + ARGV[2]) * period + before * (period - since) - ARGV[4] > 0 then\n"
-    "  return {used, before, since, 0}\n"
+    "  return reply\n"
     "end\n"
     "redis.call('SET', KEYS[1], struct.pack('<ddd', start, used + ARGV[2], before), 'PX',\n"
-    "  string.format('%d', 2 * period - since + 2))\n"
-    "return {used, before, since, 1}\n",
+    "  string.format('%.0f', 2 * period - since + 2))\n"
+    "reply[1] = 1\n"
+    "return reply\n",
     /* plain: a semaphore that only counts.
        KEYS   the counter
        ARGV   most, or -1 to release; time to live in ms
        reply  how many are out after this; -1: none was free, or none was out
        Expiry: ARGV[2] after the last acquire. Clock: Redis' own. */
-    "local used = tonumber(redis.call('GET', KEYS[1]) or '0')\n"
-    "if not used then\n"
-    "  return {err = 'WRONGTYPE not a counter'}\n"
-    "end\n"
+    RATELIMIT_PRIV_LUA_COUNTER
     "if ARGV[1] == '-1' then\n"
     "  if used <= 1 then\n"
     "    redis.call('DEL', KEYS[1])\n"
-    "    return used - 1\n"
+    "    return math.floor(used) - 1\n"
     "  end\n"
     "  return redis.call('DECR', KEYS[1])\n"
     "end\n"
     "if used - ARGV[1] >= 0 then\n"
     "  return -1\n"
     "end\n"
-    "redis.call('SET', KEYS[1], string.format('%d', used + 1), 'PX', ARGV[2])\n"
-    "return used + 1\n",
-    /* permit: one more of a semaphore whose permits expire.
+    "redis.call('SET', KEYS[1], string.format('%.0f', used + 1), 'PX', ARGV[2])\n"
+    "return math.floor(used) + 1\n",
+    /* permit: one more of a semaphore whose permits expire; or the same once more, for one who did
+       not hear the first answer.
        KEYS   a sorted set: ids, by the us at which they expire
        ARGV   most; time to live in us; id
-       reply  {1 or 0, how many are out, us until the next one expires (0)}
+       reply  {1 or 0, us until the next one expires (0)}
        Expiry: with the last permit. Clock: TIME. */
-    "local time = redis.call('TIME')\n"
-    "local now = time[1] * 1000000 + time[2]\n"
-    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now))\n"
-    "local used = redis.call('ZCARD', KEYS[1])\n"
-    "if used - ARGV[1] >= 0 then\n"
-    "  local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')\n"
-    "  return {0, used, first[2] - now}\n"
+    RATELIMIT_PRIV_LUA_TIME
+    "if redis.call('ZCARD', KEYS[1]) - ARGV[1] >= 0 then\n"
+    "  " RATELIMIT_PRIV_LUA_PURGE
+    "  if redis.call('ZCARD', KEYS[1]) - ARGV[1] >= 0 and\n"
+    "      not redis.call('ZSCORE', KEYS[1], ARGV[3]) then\n"
+    "    local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')\n"
+    "    return {0, math.floor(first[2] - now)}\n"
+    "  end\n"
     "end\n"
-    "redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[2]), ARGV[3])\n"
-    "local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')\n"
-    "redis.call('PEXPIRE', KEYS[1], string.format('%d', (last[2] - now) / 1000 + 2))\n"
-    "return {1, used + 1, 0}\n",
+    "redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[3])\n"
+    RATELIMIT_PRIV_LUA_EXPIRE
+    "return {1, 0}\n",
     /* return: gives permits back.
        KEYS   as permit
        ARGV   ids
        reply  for each id 1: it was out, 0: it was not (any more)
        Clock: TIME. */
-    "local time = redis.call('TIME')\n"
-    "local now = time[1] * 1000000 + time[2]\n"
-    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now))\n"
+    RATELIMIT_PRIV_LUA_TIME RATELIMIT_PRIV_LUA_PURGE
     "local reply = {}\n"
     "for i = 1, #ARGV do\n"
     "  reply[i] = redis.call('ZREM', KEYS[1], ARGV[i])\n"
@@ -1054,37 +1155,39 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
        ARGV   time to live in us; id
        reply  1; 0: it is not out any more
        Expiry, clock: as permit. */
-    "local time = redis.call('TIME')\n"
-    "local now = time[1] * 1000000 + time[2]\n"
-    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now))\n"
+    RATELIMIT_PRIV_LUA_TIME RATELIMIT_PRIV_LUA_PURGE
     "if not redis.call('ZSCORE', KEYS[1], ARGV[2]) then\n"
     "  return 0\n"
     "end\n"
-    "redis.call('ZADD', KEYS[1], 'XX', string.format('%d', now + ARGV[1]), ARGV[2])\n"
-    "local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')\n"
-    "redis.call('PEXPIRE', KEYS[1], string.format('%d', (last[2] - now) / 1000 + 2))\n"
+    "redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + ARGV[1]), ARGV[2])\n"
+    RATELIMIT_PRIV_LUA_EXPIRE
     "return 1\n",
-    /* lock: for one owner, with a number that is larger each time.
+    /* lock: for one owner, with a number that is larger each time; or the same once more, for an
+       owner who did not hear the first answer.
        KEYS   the lock: its owner; the last number
        ARGV   time to live in ms; time to live of the number in ms; owner
        reply  {1, number}; {0, ms left of the present owner, -1 if that never ends}
        Clock: TIME, so that the number grows also if the last one was lost. */
-    "local last = tonumber(redis.call('GET', KEYS[2]) or '0')\n"
-    "if not redis.call('SET', KEYS[1], ARGV[3], 'NX', 'PX', ARGV[1]) then\n"
+    "local owner = redis.call('GET', KEYS[1])\n"
+    "if owner and owner ~= ARGV[3] then\n"
     "  return {0, redis.call('PTTL', KEYS[1])}\n"
     "end\n"
-    "local time = redis.call('TIME')\n"
-    "local number = time[1] * 1000000 + time[2]\n"
-    "if last and last + 1 > number then\n"
-    "  number = last + 1\n"
+    "local last = tonumber(redis.call('GET', KEYS[2]) or '0')\n"
+    "if not last or last < 0 or last >= 9007199254740991 then\n"
+    "  return {err = 'WRONGTYPE not a fence'}\n"
     "end\n"
-    "redis.call('SET', KEYS[2], string.format('%d', number), 'PX', ARGV[2])\n"
+    "redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[1])\n"
+    "if owner and last > 0 then\n"
+    "  return {1, math.floor(last)}\n"
+    "end\n" RATELIMIT_PRIV_LUA_TIME
+    "local number = math.floor(math.max(now, last + 1))\n"
+    "redis.call('SET', KEYS[2], string.format('%.0f', number), 'PX', ARGV[2])\n"
     "return {1, number}\n",
     /* owned: unlock, or renew, if the owner still is.
        KEYS   the lock
        ARGV   time to live in ms from now, 0 to unlock; owner
        reply  1; 0: it has another owner, or none
-       Renewing sets the time anew: it is never added up. */
+       Renewing sets the time again: it is never added up. */
     "if redis.call('GET', KEYS[1]) ~= ARGV[2] then\n"
     "  return 0\n"
     "end\n"
@@ -1094,49 +1197,59 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "return redis.call('PEXPIRE', KEYS[1], ARGV[1])\n",
 };
 
+/* clang-format on */
+
 /* ---- >>implementation: structures ------------------------------------------------------------ */
 
 typedef struct ratelimit_priv_redis_conn {
     redisContext *c;
     struct ratelimit_priv_redis_node *node;
-    struct ratelimit_priv_redis_conn *next; /* in the node's list of idle ones */
+    struct ratelimit_priv_redis_conn *next; /* in the node's list of idle or half made ones */
     char *out;                              /* commands to be sent */
-    size_t out_len, out_room;
+    size_t out_len, out_at, out_room;       /* out_at: so much was sent */
+    uint64_t since_ns;                      /* it was dialed, given back, or the last time sent */
+    unsigned login;                         /* replies to come before it is ready */
+    bool dialed;
     bool fresh;     /* made for this call */
     bool probe;     /* the one that tries a server which failed */
     bool no_memory; /* out is not whole */
-    bool sent;      /* some byte of out went out */
 } ratelimit_priv_redis_conn;
 
 typedef struct ratelimit_priv_redis_node {
     struct ratelimit_priv_redis_node *next;
     char *host;
     int port;
-    ratelimit_priv_redis_conn *idle;
-    uint32_t open;       /* connections, idle and in use */
-    bool down, probing;  /* failed; somebody tries it */
-    bool known;          /* the cluster's map names it */
-    uint64_t down_until; /* ratelimit_clock_ns */
-    char why[174];       /* it failed; with " (left alone for a while)" not longer than error */
+    ratelimit_priv_redis_conn *idle, *half; /* half made */
+    uint32_t open;                          /* connections, also idle, half made and in use */
+    uint32_t making;                        /* of them being made by somebody */
+    bool down, probing;                     /* failed; somebody tries it */
+    bool struck;                            /* a call got no answer since it last answered one */
+    bool known;                             /* the cluster's map names it */
+    uint64_t heard_ns, down_until;          /* ratelimit_clock_ns */
+    uint64_t
+        refuses_until; /* asynchronous: it said that the cluster is down; until then believed */
+    char why[174];     /* it failed; with " (left alone for a while)" not longer than error */
 } ratelimit_priv_redis_node;
 
 struct ratelimit_redis {
-    pthread_mutex_t lock; /* for all below; never held during I/O */
-    pthread_cond_t freed; /* a connection was given back */
+    pthread_mutex_t lock;               /* for all below; never held during I/O */
+    pthread_cond_t freed;               /* a connection was given back */
     ratelimit_priv_redis_conn *dropped; /* to be closed when the lock is let go */
     pid_t pid;
     ratelimit_priv_redis_node *nodes;  /* the first is the one of the options */
     ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
     bool mapped, mapping;
+    bool apart;      /* keys may not be in one command: the server, or who is between, said so */
     uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
-    char error[200];
+    uint64_t mix;    /* of chance */
+    char error[256];
     /* Not changed after open. */
-    char *host, *unix_path, *user, *password, *prefix;
+    char *unix_path, *user, *password, *prefix, *client_name;
     size_t prefix_len;
-    int port, database;
-    uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, ttl_min_ms, ttl_max_ms;
+    int database;
+    uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns, ttl_min_ms, ttl_max_ms;
     uint32_t pool_size;
-    bool cluster;
+    bool cluster, one_key;
 #  if defined(RATELIMIT_REDIS_TLS)
     SSL_CTX *tls;
     char *tls_name;
@@ -1158,12 +1271,13 @@ typedef struct ratelimit_priv_redis_call {
     uint32_t many; /* so many, from this on, were sent as one command; 0: with one before */
     ratelimit_priv_redis_node *node;
     ratelimit_priv_redis_conn *conn; /* awaits a reply on it */
-    uint32_t hops;
+    uint32_t hops, readonly;
     bool eval;         /* send the script itself */
     bool asking;       /* the slot is on its way to node */
     bool cool;         /* the cluster is down */
     bool apart;        /* not to be merged with others */
-    bool rest;         /* set by answer: wait some ms before sending again */
+    bool urgent;       /* asked also while the node is left alone */
+    bool pause;        /* set by answer: wait some ms before sending again */
     bool done, failed; /* failed: the error text says why */
 } ratelimit_priv_redis_call;
 
@@ -1258,27 +1372,39 @@ static const struct {
      "a password was given, but Redis has none set"},
     {"invalid password", RATELIMIT_PRIV_REDIS_FAIL, "Redis does not accept this password"}};
 
-/* An error begins with its code; one from inside a script of older servers has it further on. */
-static const char *ratelimit_priv_redis_find(const char *error, const char *code)
-{
-    const char *at = strstr(error, code);
-    return at && (at == error || at[-1] == '-' || strlen(code) > 9 ||
-                  (at[-1] == ' ' && strlen(code) > 4))
-               ? at
-               : NULL;
-}
-
+/* What makes us do something is a code at the start. (A replica of Redis 6 and older says it within
+ * the error of the script.) What is only put into words may be anywhere. */
 static ratelimit_priv_redis_fault ratelimit_priv_redis_fault_of(const char *error,
                                                                 const char **text)
 {
+    const char *inner =
+        strncmp(error, "ERR Error running script", 24) == 0 ? strstr(error, ": -") : NULL;
+    const char *start = inner ? inner + 3 : error;
     size_t i;
-    for (i = 0; i < sizeof ratelimit_priv_redis_faults / sizeof ratelimit_priv_redis_faults[0]; i++)
-        if (ratelimit_priv_redis_find(error, ratelimit_priv_redis_faults[i].code)) {
+    for (i = 0; i < sizeof ratelimit_priv_redis_faults / sizeof ratelimit_priv_redis_faults[0];
+         i++) {
+        const char *code = ratelimit_priv_redis_faults[i].code;
+        size_t len = strlen(code);
+        if (strncmp(start, code, len) == 0
+                ? start[len] == ' ' || start[len] == '\0' || strchr(code, ' ')
+                : (ratelimit_priv_redis_faults[i].fault == RATELIMIT_PRIV_REDIS_FAIL && len > 5 &&
+                   strstr(error, code)) ||
+                      (strncmp(error, "ERR ", 4) == 0 && strncmp(error + 4, code, len) == 0)) {
             *text = ratelimit_priv_redis_faults[i].text;
             return ratelimit_priv_redis_faults[i].fault;
         }
+    }
     *text = "Redis reports an error";
     return RATELIMIT_PRIV_REDIS_FAIL;
+}
+
+/* An error reply in our words and the server's. */
+static void ratelimit_priv_redis_words(const char *error, char *words, size_t words_bytes)
+{
+    const char *text;
+    (void)ratelimit_priv_redis_fault_of(error, &text);
+    if (snprintf(words, words_bytes, "%s (%.*s)", text, (int)strcspn(error, "\r\n"), error) < 0)
+        words[0] = 0;
 }
 
 RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, size_t buf_bytes)
@@ -1399,15 +1525,27 @@ static void ratelimit_priv_redis_put(ratelimit_priv_redis_conn *conn, const void
 
 enum { RATELIMIT_PRIV_REDIS_HEAD = 24 };
 
+/* The digits of value, 20 at most, without a NUL. How many. */
+static size_t ratelimit_priv_redis_digits(char *at, uint64_t value)
+{
+    char back[20];
+    size_t len = 0, i = 0;
+    do
+        back[len++] = (char)('0' + value % 10);
+    while (value /= 10);
+    while (i < len) {
+        at[i] = back[len - 1 - i];
+        i++;
+    }
+    return len;
+}
+
 /* kind, size and the end of a line, at most RATELIMIT_PRIV_REDIS_HEAD bytes. How many. */
 static size_t ratelimit_priv_redis_head(char *at, char kind, size_t size)
 {
     size_t len = 1;
     at[0] = kind;
-    if (size < 10)
-        at[len++] = (char)('0' + size);
-    else
-        ratelimit_priv_put_number(at, &len, size);
+    len += ratelimit_priv_redis_digits(at + len, size);
     at[len++] = '\r';
     at[len++] = '\n';
     return len;
@@ -1420,27 +1558,12 @@ static void ratelimit_priv_redis_put_size(ratelimit_priv_redis_conn *conn, char 
         conn->out_len += ratelimit_priv_redis_head(at, kind, size);
 }
 
-/* An argument of two parts. */
-static void ratelimit_priv_redis_put_parts(ratelimit_priv_redis_conn *conn, const void *a,
-                                           size_t a_len, const void *b, size_t b_len)
-{
-    char *at = ratelimit_priv_redis_room(conn, RATELIMIT_PRIV_REDIS_HEAD + a_len + b_len + 2);
-    size_t len;
-    if (!at)
-        return;
-    len = ratelimit_priv_redis_head(at, '$', a_len + b_len);
-    memcpy(at + len, a, a_len);
-    memcpy(at + len + a_len, b, b_len);
-    len += a_len + b_len;
-    at[len++] = '\r';
-    at[len++] = '\n';
-    conn->out_len += len;
-}
-
 static void ratelimit_priv_redis_put_arg(ratelimit_priv_redis_conn *conn, const void *bytes,
                                          size_t len)
 {
-    ratelimit_priv_redis_put_parts(conn, bytes, len, "", 0);
+    ratelimit_priv_redis_put_size(conn, '$', len);
+    ratelimit_priv_redis_put(conn, bytes, len);
+    ratelimit_priv_redis_put(conn, "\r\n", 2);
 }
 
 static void ratelimit_priv_redis_put_text(ratelimit_priv_redis_conn *conn, const char *text)
@@ -1450,16 +1573,57 @@ static void ratelimit_priv_redis_put_text(ratelimit_priv_redis_conn *conn, const
 
 static void ratelimit_priv_redis_put_u64(ratelimit_priv_redis_conn *conn, uint64_t value)
 {
-    char text[24];
-    size_t len = 0;
-    ratelimit_priv_put_number(text, &len, value);
-    ratelimit_priv_redis_put_arg(conn, text, len);
+    char text[20];
+    ratelimit_priv_redis_put_arg(conn, text, ratelimit_priv_redis_digits(text, value));
 }
 
-static void ratelimit_priv_redis_put_key(const ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
+/* A name in Redis, without the prefix: head, key, tail. See >>implementation: scripts. */
+typedef struct ratelimit_priv_redis_name {
+    const char *key;
+    size_t key_len, head_len, tail_len;
+    char head[2], tail[9];
+} ratelimit_priv_redis_name;
+
+/* The name of what is called key, of a kind. A key without a hash tag becomes one. */
+static void ratelimit_priv_redis_name_of(ratelimit_priv_redis_name *name, char kind,
                                          const void *key, size_t key_len)
 {
-    ratelimit_priv_redis_put_parts(conn, r->prefix, r->prefix_len, key, key_len);
+    const char *text = (const char *)key;
+    const char *open = (const char *)memchr(text, '{', key_len);
+    const char *close =
+        open ? (const char *)memchr(open, '}', key_len - (size_t)(open - text)) : NULL;
+    bool tagged = close && close > open + 1;
+    name->key = text;
+    name->key_len = key_len;
+    name->head[0] = kind;
+    name->head[1] = tagged ? ':' : '{';
+    name->head_len = 2;
+    name->tail[0] = '}';
+    name->tail_len = !tagged;
+}
+
+static void ratelimit_priv_redis_name_bucket(ratelimit_priv_redis_name *name,
+                                             const ratelimit_request *req)
+{
+    static const char digits[] = "0123456789abcdef";
+    int i;
+    ratelimit_priv_redis_name_of(name, 'b', req->key, req->key_len);
+    if (!name->tail_len)
+        name->tail[name->tail_len++] = ':';
+    for (i = 28; i >= 0; i -= 4)
+        name->tail[name->tail_len++] = digits[req->limit->scope >> i & 15];
+}
+
+static void ratelimit_priv_redis_put_name(const ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
+                                          const ratelimit_priv_redis_name *name)
+{
+    ratelimit_priv_redis_put_size(conn, '$',
+                                  r->prefix_len + name->head_len + name->key_len + name->tail_len);
+    ratelimit_priv_redis_put(conn, r->prefix, r->prefix_len);
+    ratelimit_priv_redis_put(conn, name->head, name->head_len);
+    ratelimit_priv_redis_put(conn, name->key, name->key_len);
+    ratelimit_priv_redis_put(conn, name->tail, name->tail_len);
+    ratelimit_priv_redis_put(conn, "\r\n", 2);
 }
 
 /* Begins a script's command; keys and args must follow. */
@@ -1616,40 +1780,40 @@ static const char *ratelimit_priv_redis_tls_why(void)
 static bool ratelimit_priv_redis_tls_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
 {
     int done = 0;
-    conn->sent = true; /* what OpenSSL sent is not known */
-    if (redisAppendFormattedCommand(conn->c, conn->out, conn->out_len) != REDIS_OK) {
+    if (conn->out_len > conn->out_at &&
+        redisAppendFormattedCommand(conn->c, conn->out, conn->out_len) != REDIS_OK) {
         errno = ENOMEM;
         return false;
     }
-    conn->out_len = 0;
+    conn->out_at = conn->out_len; /* what OpenSSL sent is not known */
     for (;;) {
         struct pollfd p;
         int left = ratelimit_priv_redis_left(deadline);
         if (ratelimit_priv_redis_tls_step(conn->c, &done) != REDIS_OK)
             return false;
-        if (done)
+        if (done) {
+            conn->out_len = conn->out_at = 0;
             return true;
+        }
         if (left == 0) {
             errno = ETIMEDOUT;
             return false;
         }
-        p.fd = conn->c->fd; /* in the handshake it waits to read; else, but rarely, to write */
-        p.events = POLLIN;
+        p.fd = conn->c->fd; /* in a handshake it mostly waits to read */
+        p.events = conn->login ? POLLIN : POLLOUT;
         (void)poll(&p, 1, left < 5 ? left : 5);
     }
 }
 #  endif
 
-/* Sends all of out. False: see errno, and sent. */
+/* Sends what is left of out. False: see errno; out_at says whether some of it went out. */
 static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
 {
-    size_t done = 0;
 #  if defined(MSG_NOSIGNAL)
     int flags = MSG_NOSIGNAL;
 #  else
     int flags = 0; /* SO_NOSIGPIPE was set */
 #  endif
-    conn->sent = false;
     if (conn->no_memory) {
         errno = ENOMEM;
         return false;
@@ -1658,11 +1822,11 @@ static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t
     if (conn->c->privctx)
         return ratelimit_priv_redis_tls_write(conn, deadline);
 #  endif
-    while (done < conn->out_len) {
-        ssize_t n = send(conn->c->fd, conn->out + done, conn->out_len - done, flags);
+    while (conn->out_at < conn->out_len) {
+        ssize_t n =
+            send(conn->c->fd, conn->out + conn->out_at, conn->out_len - conn->out_at, flags);
         if (n > 0) {
-            done += (size_t)n;
-            conn->sent = true;
+            conn->out_at += (size_t)n;
         } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             struct pollfd p;
             int left = ratelimit_priv_redis_left(deadline);
@@ -1676,7 +1840,7 @@ static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t
             return false;
         }
     }
-    conn->out_len = 0;
+    conn->out_len = conn->out_at = 0;
     return true;
 }
 
@@ -1708,6 +1872,8 @@ static int ratelimit_priv_redis_fetch(redisContext *c)
     return redisBufferRead(c);
 }
 
+static const char ratelimit_priv_redis_late[] = "no answer in time";
+
 /* The next reply, or NULL with the reason in why. */
 static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, uint64_t deadline,
                                              const char **why)
@@ -1728,7 +1894,7 @@ static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, ui
         p.events = POLLIN;
         p.revents = 0;
         if ((left == 0 && late++ == 64) || poll(&p, 1, left) == 0) {
-            *why = "no answer in time";
+            *why = ratelimit_priv_redis_late;
             return NULL;
         }
         if (p.revents && ratelimit_priv_redis_fetch(conn->c) != REDIS_OK) {
@@ -1746,7 +1912,7 @@ static void ratelimit_priv_redis_free_conn(ratelimit_priv_redis_conn *conn)
     free(conn);
 }
 
-/* Waits for a connection under way; an errno, 0 if it stands. */
+/* Waits for a connection under way; an errno, 0 if it is made, -1 if it may be yet. */
 static int ratelimit_priv_redis_connected(int fd, uint64_t deadline)
 {
     struct pollfd p;
@@ -1757,7 +1923,7 @@ static int ratelimit_priv_redis_connected(int fd, uint64_t deadline)
     do {
         left = ratelimit_priv_redis_left(deadline);
         if (left == 0)
-            return ETIMEDOUT;
+            return -1;
         p.revents = 0;
         (void)poll(&p, 1, left);
     } while (!p.revents);
@@ -1766,109 +1932,161 @@ static int ratelimit_priv_redis_connected(int fd, uint64_t deadline)
     return error;
 }
 
-/* Login and database, one round trip. NULL, or what is wrong. */
-static const char *ratelimit_priv_redis_login(const ratelimit_redis *r,
-                                              ratelimit_priv_redis_conn *conn, uint64_t deadline)
+/* What a new socket needs: no signal, not for our children (it is logged in), and the kernel asks a
+ * silent peer whether it is still there. */
+static void ratelimit_priv_redis_socket(int fd)
 {
-    const char *why = NULL;
-    size_t replies = 0;
-#  if defined(RATELIMIT_REDIS_TLS)
-    if (r->tls && !ratelimit_priv_redis_tls_begin(r, conn->c, conn->node->host))
-        return ratelimit_priv_redis_tls_why();
+    int on = 1;
+#  if defined(SO_NOSIGPIPE)
+    (void)setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #  endif
-    if (r->password) {
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+#  if defined(TCP_KEEPIDLE) && defined(TCP_KEEPINTVL) && defined(TCP_KEEPCNT)
+    on = 15; /* s */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on);
+    on = 5;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
+    on = 3;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &on, sizeof on);
+#  endif
+}
+
+/* Login, database and name: appends command number `step`, 0 to 2, if there is such a one. The name
+ * is last: it is no matter if the server does not know the command, or the user may not use it. */
+static bool ratelimit_priv_redis_put_login(const ratelimit_redis *r,
+                                           ratelimit_priv_redis_conn *conn, int step)
+{
+    if (step == 0 && r->password) {
         ratelimit_priv_redis_put_size(conn, '*', r->user ? 3 : 2);
         ratelimit_priv_redis_put_text(conn, "AUTH");
         if (r->user)
             ratelimit_priv_redis_put_text(conn, r->user);
         ratelimit_priv_redis_put_text(conn, r->password);
-        replies++;
-    }
-    if (r->database) {
+    } else if (step == 1 && r->database) {
         ratelimit_priv_redis_put_size(conn, '*', 2);
         ratelimit_priv_redis_put_text(conn, "SELECT");
         ratelimit_priv_redis_put_u64(conn, (uint64_t)r->database);
-        replies++;
+    } else if (step == 2 && r->client_name) {
+        ratelimit_priv_redis_put_size(conn, '*', 3);
+        ratelimit_priv_redis_put_text(conn, "CLIENT");
+        ratelimit_priv_redis_put_text(conn, "SETNAME");
+        ratelimit_priv_redis_put_text(conn, r->client_name);
+    } else {
+        return false;
     }
-    if (replies && !ratelimit_priv_redis_write(conn, deadline))
-        return errno == ETIMEDOUT ? "no room to send in time"
-                                  : ratelimit_priv_redis_broken(conn->c);
-    for (; replies && !why; replies--) {
-        redisReply *reply = ratelimit_priv_redis_read(conn, deadline, &why);
-        if (reply && reply->type == REDIS_REPLY_ERROR)
-            (void)ratelimit_priv_redis_fault_of(reply->str, &why);
-        if (reply)
-            freeReplyObject(reply);
+    return true;
+}
+
+/* NULL, or why a login fails with this reply when `left` replies were to come. */
+static const char *ratelimit_priv_redis_login_reply(const ratelimit_redis *r,
+                                                    const redisReply *reply, unsigned left,
+                                                    char *words, size_t words_bytes)
+{
+    if (reply->type != REDIS_REPLY_ERROR || (r->client_name && left == 1))
+        return NULL;
+    ratelimit_priv_redis_words(reply->str, words, words_bytes);
+    return words;
+}
+
+/* Goes on making conn. NULL if it is ready, else why not; *late if it may be yet. */
+static const char *ratelimit_priv_redis_make(const ratelimit_redis *r,
+                                             ratelimit_priv_redis_conn *conn, uint64_t until,
+                                             char *words, size_t words_bytes, bool *late)
+{
+    const char *why = NULL;
+    int error;
+    *late = false;
+    if (!conn->dialed) {
+        error = ratelimit_priv_redis_connected(conn->c->fd, until);
+        *late = error == -1;
+        if (error)
+            return error == -1 || error == ETIMEDOUT ? "no connection in time"
+                   : error == ECONNREFUSED           ? "nobody listens there"
+                                                     : "no connection";
+        conn->dialed = true;
+#  if defined(RATELIMIT_REDIS_TLS)
+        if (r->tls && !ratelimit_priv_redis_tls_begin(r, conn->c, conn->node->host))
+            return ratelimit_priv_redis_tls_why();
+#  endif
+        for (error = 0; error < 3; error++)
+            conn->login += ratelimit_priv_redis_put_login(r, conn, error);
+    }
+    if (conn->login && !ratelimit_priv_redis_write(conn, until)) {
+        *late = errno == ETIMEDOUT;
+        return *late ? "no room to send in time" : ratelimit_priv_redis_broken(conn->c);
+    }
+    for (; conn->login && !why; conn->login--) {
+        redisReply *reply = ratelimit_priv_redis_read(conn, until, &why);
+        *late = !reply && why == ratelimit_priv_redis_late;
+        if (!reply)
+            return why;
+        why = ratelimit_priv_redis_login_reply(r, reply, conn->login, words, words_bytes);
+        freeReplyObject(reply);
     }
     return why;
 }
 
-/* A new connection to node, logged in. NULL with the reason in why. */
-static ratelimit_priv_redis_conn *ratelimit_priv_redis_connect(const ratelimit_redis *r,
-                                                               ratelimit_priv_redis_node *node,
-                                                               uint64_t deadline, char *why,
-                                                               size_t why_bytes)
-{
-    uint64_t until = ratelimit_clock_ns() + r->connect_timeout_ns;
-    ratelimit_priv_redis_conn *conn =
-        (ratelimit_priv_redis_conn *)calloc(1, sizeof(ratelimit_priv_redis_conn));
-    const char *text = "out of memory";
-    int error;
-    if (conn) {
-        conn->node = node;
-        conn->fresh = true;
-        conn->c = r->unix_path ? redisConnectUnixNonBlock(r->unix_path)
-                               : redisConnectNonBlock(node->host, node->port);
-    }
-    if (conn && conn->c && conn->c->err) {
-        text = conn->c->errstr;
-    } else if (conn && conn->c) {
-#  if defined(SO_NOSIGPIPE)
-        int on = 1;
-        (void)setsockopt(conn->c->fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
-#  endif
-        (void)fcntl(conn->c->fd, F_SETFD, FD_CLOEXEC); /* it is logged in: not for our children */
-        error = ratelimit_priv_redis_connected(conn->c->fd, until < deadline ? until : deadline);
-        text = error == ECONNREFUSED ? "nobody listens there"
-               : error == ETIMEDOUT  ? "no connection in time"
-               : error               ? "no connection"
-                                     : ratelimit_priv_redis_login(r, conn, deadline);
-    }
-    if (text) {
-        ratelimit_priv_redis_at(r, node, text, why, why_bytes);
-        if (conn)
-            ratelimit_priv_redis_free_conn(conn);
-        return NULL;
-    }
-    return conn;
-}
-
 /* ---- >>implementation: pool --------------------------------------------------------------------
 
-   A node's idle connections are a list, last used first. At most pool_size are open; who finds none
-   waits, within its deadline. A node that failed is down until a reply comes: after the cool-down
-   one call at a time may try. */
+   A node's idle connections are a list, last used first. At most pool_size are open, and at most
+   two are being made: when a server comes back, not all threads of all processes connect at the
+   same moment. A connection that is not made when its caller's time is over is kept for the next
+   caller, until connect_timeout_ms is over.
 
-static void ratelimit_priv_redis_init_lock(ratelimit_redis *r)
+   When a node is left alone. One connection's trouble is that connection's. What counts against the
+   node is a call that got no answer though the node has answered nobody since that call began: the
+   first such call closes the idle connections, which may be as dead, the second means that the node
+   is down. So does a refused connection, at once. Any answer means that it is up. A node that is
+   down is left alone for the cool-down, shortened by chance; then one call at a time may try. */
+
+enum { RATELIMIT_PRIV_REDIS_MAKING = 2 };
+
+static void ratelimit_priv_redis_init_cond(pthread_cond_t *cond)
 {
     pthread_condattr_t attributes;
-    pthread_mutex_init(&r->lock, NULL);
     pthread_condattr_init(&attributes);
 #  if !defined(__APPLE__)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 #  endif
-    pthread_cond_init(&r->freed, &attributes);
+    pthread_cond_init(cond, &attributes);
     pthread_condattr_destroy(&attributes);
 }
 
-/* Gives up node's idle connections, which are closed when the lock is let go; locked, or nobody
- * else is there. */
-static void ratelimit_priv_redis_drop_idle(ratelimit_redis *r, ratelimit_priv_redis_node *node)
+/* Waits for cond for ns at most, whatever happens to the wall clock; locked. */
+static void ratelimit_priv_redis_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns)
 {
-    while (node->idle) {
-        ratelimit_priv_redis_conn *conn = node->idle;
-        node->idle = conn->next;
-        node->open--;
+    struct timespec until;
+#  if defined(__APPLE__)
+    until.tv_sec = (time_t)(ns / RATELIMIT_SECOND);
+    until.tv_nsec = (long)(ns % RATELIMIT_SECOND);
+    (void)pthread_cond_timedwait_relative_np(cond, lock, &until);
+#  else
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    ns += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / RATELIMIT_SECOND);
+    until.tv_nsec = (long)(ns % RATELIMIT_SECOND);
+    (void)pthread_cond_timedwait(cond, lock, &until);
+#  endif
+}
+
+/* 0 to below - 1 by chance; below is not 0. */
+static uint64_t ratelimit_priv_redis_chance(uint64_t *mix, uint64_t below)
+{
+    *mix ^= *mix << 13;
+    *mix ^= *mix >> 7;
+    *mix ^= *mix << 17;
+    return *mix % below;
+}
+
+/* Gives up a list of node's connections, which are closed when the lock is let go; locked, or
+ * nobody else is there. */
+static void ratelimit_priv_redis_drop(ratelimit_redis *r, ratelimit_priv_redis_conn **list)
+{
+    while (*list) {
+        ratelimit_priv_redis_conn *conn = *list;
+        *list = conn->next;
+        conn->node->open--;
         conn->next = r->dropped;
         r->dropped = conn;
     }
@@ -1883,7 +2101,7 @@ static void ratelimit_priv_redis_close_conns(ratelimit_priv_redis_conn *conn)
     }
 }
 
-/* Lets the lock go where connections may have been dropped. */
+/* Unlocks, then closes what was dropped: never under the lock. */
 static void ratelimit_priv_redis_unlock(ratelimit_redis *r)
 {
     ratelimit_priv_redis_conn *dropped = r->dropped;
@@ -1900,11 +2118,14 @@ static void ratelimit_priv_redis_after_fork(ratelimit_redis *r)
     ratelimit_priv_redis_node *node;
     if (r->pid == pid)
         return;
-    ratelimit_priv_redis_init_lock(r);
+    pthread_mutex_init(&r->lock, NULL);
+    ratelimit_priv_redis_init_cond(&r->freed);
     r->mapping = false;
+    r->mix ^= (uint64_t)pid << 32;
     for (node = r->nodes; node; node = node->next) {
-        ratelimit_priv_redis_drop_idle(r, node);
-        node->open = 0;
+        ratelimit_priv_redis_drop(r, &node->idle);
+        ratelimit_priv_redis_drop(r, &node->half);
+        node->open = node->making = 0;
         node->probing = false;
     }
     ratelimit_priv_redis_close_conns(r->dropped);
@@ -1912,141 +2133,225 @@ static void ratelimit_priv_redis_after_fork(ratelimit_redis *r)
     r->pid = pid;
 }
 
-/* Waits until a connection is given back, or deadline; locked. */
-static bool ratelimit_priv_redis_wait(ratelimit_redis *r, uint64_t deadline)
-{
-    uint64_t now = ratelimit_clock_ns(), ns;
-    struct timespec until;
-    if (now >= deadline)
-        return false;
-#  if defined(__APPLE__)
-    clock_gettime(CLOCK_REALTIME, &until);
-#  else
-    clock_gettime(CLOCK_MONOTONIC, &until);
-#  endif
-    ns = deadline - now + (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(ns / RATELIMIT_SECOND);
-    until.tv_nsec = (long)(ns % RATELIMIT_SECOND);
-    (void)pthread_cond_timedwait(&r->freed, &r->lock, &until);
-    return true;
-}
-
 /* True if an idle connection is still open and nothing has come on it. */
-static bool ratelimit_priv_redis_quiet(const ratelimit_priv_redis_conn *conn)
+static bool ratelimit_priv_redis_quiet(int fd)
 {
     char byte;
-    return recv(conn->c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
            (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-/* A server that was asked at `start`, when little was left of the timeout, has not failed if it did
- * not answer by deadline. */
-static bool ratelimit_priv_redis_to_blame(const ratelimit_redis *r, uint64_t start,
-                                          uint64_t deadline)
-{
-    return ratelimit_clock_ns() < deadline ||
-           (start < deadline && deadline - start >= r->timeout_ns / 2);
-}
-
-/* The node failed; locked. */
+/* The node is left alone for a while; locked. */
 static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_node *node,
                                       const char *why)
 {
     node->down = true;
-    node->down_until = ratelimit_clock_ns() + r->cool_down_ns;
+    node->down_until = ratelimit_clock_ns() + r->cool_down_ns -
+                       ratelimit_priv_redis_chance(&r->mix, r->cool_down_ns / 2 + 1);
     if (why != node->why)
         (void)snprintf(node->why, sizeof node->why, "%s", why);
-    ratelimit_priv_redis_drop_idle(r, node);
+    ratelimit_priv_redis_drop(r, &node->idle);
     pthread_cond_broadcast(&r->freed); /* nobody need wait for it */
 }
 
-/* A connection to node for the caller alone, or NULL with the error set. */
-static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_redis *r,
-                                                                ratelimit_priv_redis_node *node,
-                                                                uint64_t deadline)
+/* What began at start got no answer: does that count against the node? sure: once is enough.
+ * Locked. */
+static void ratelimit_priv_redis_strike(ratelimit_redis *r, ratelimit_priv_redis_node *node,
+                                        uint64_t start, const char *why, bool sure)
 {
-    ratelimit_priv_redis_conn *conn;
-    char why[sizeof node->why];
-    uint64_t start = ratelimit_clock_ns();
-    bool probe = false;
-    pthread_mutex_lock(&r->lock);
-    if (start >= deadline) { /* what went out now would be charged for nothing */
-        (void)snprintf(r->error, sizeof r->error, "no time is left to ask");
-        goto none;
-    }
-    for (;;) {
-        if (node->down && (node->probing || ratelimit_clock_ns() < node->down_until)) {
-            (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)", node->why);
-            goto none;
-        }
-        conn = node->idle;
+    if (node->heard_ns >= start)
+        return;
+    if (node->struck || sure)
+        ratelimit_priv_redis_down(r, node, why);
+    node->struck = true;
+    ratelimit_priv_redis_drop(r, &node->idle);
+}
+
+/* It answered; locked, or nobody else is there. */
+static void ratelimit_priv_redis_heard(ratelimit_priv_redis_node *node)
+{
+    node->heard_ns = ratelimit_clock_ns();
+    node->struck = node->down = false;
+}
+
+static bool ratelimit_priv_redis_is_down(const ratelimit_priv_redis_node *node)
+{
+    return node->down && (node->probing || ratelimit_clock_ns() < node->down_until);
+}
+
+/* Makes a connection to node, or goes on with one that is half made. NULL with the error set. The
+ * lock is held when it is called, and not when it returns. */
+static ratelimit_priv_redis_conn *
+ratelimit_priv_redis_connect(ratelimit_redis *r, ratelimit_priv_redis_node *node, uint64_t deadline)
+{
+    char why[sizeof node->why], words[sizeof node->why];
+    const char *text = "out of memory";
+    ratelimit_priv_redis_conn *conn = node->half;
+    bool probe = node->down, late = false, ours = false;
+    uint64_t start = ratelimit_clock_ns(), until = 0;
+    node->making++;
+    if (conn)
+        node->half = conn->next;
+    else
+        node->open++;
+    node->probing = probe;
+    ratelimit_priv_redis_unlock(r);
+    if (!conn) {
+        conn = (ratelimit_priv_redis_conn *)calloc(1, sizeof *conn);
+        errno = 0;
+        if (conn)
+            conn->c = r->unix_path ? redisConnectUnixNonBlock(r->unix_path)
+                                   : redisConnectNonBlock(node->host, node->port);
+        /* Too many files open, or memory short: that is this process' trouble. */
+        ours = !conn || !conn->c ||
+               (conn->c->err && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
+                                 errno == ENOMEM || errno == EAGAIN));
         if (conn) {
+            conn->node = node;
+            conn->since_ns = start;
+        }
+        if (conn && conn->c && !conn->c->err)
+            ratelimit_priv_redis_socket(conn->c->fd);
+    }
+    if (conn && conn->c && conn->c->err) {
+        text = conn->c->errstr;
+    } else if (conn && conn->c) {
+        until = conn->since_ns + r->connect_timeout_ns;
+        text = ratelimit_priv_redis_make(r, conn, until < deadline ? until : deadline, words,
+                                         sizeof words, &late);
+        ours = conn->no_memory;
+    }
+    pthread_mutex_lock(&r->lock);
+    node->making--;
+    if (!text) {
+        conn->probe = probe;
+        conn->fresh = true;
+        pthread_cond_broadcast(&r->freed); /* another may be made now */
+        ratelimit_priv_redis_unlock(r);
+        return conn;
+    }
+    node->probing = node->probing && !probe;
+    ratelimit_priv_redis_at(r, node, text, why, sizeof why);
+    (void)snprintf(r->error, sizeof r->error, "%s", why);
+    if (!ours && (!late || until <= deadline))
+        ratelimit_priv_redis_strike(r, node, start, why, true);
+    else if (late && node->heard_ns < start) { /* one call at a time goes on with it */
+        node->down = true;
+        node->down_until = 0;
+        (void)snprintf(node->why, sizeof node->why, "%s", why);
+    }
+    if (late && until > deadline) {
+        conn->next = node->half;
+        node->half = conn;
+        conn = NULL;
+    } else {
+        node->open--;
+    }
+    pthread_cond_broadcast(&r->freed);
+    ratelimit_priv_redis_unlock(r);
+    if (conn)
+        ratelimit_priv_redis_free_conn(conn);
+    return NULL;
+}
+
+/* How a connection may be got. */
+typedef enum ratelimit_priv_redis_how {
+    RATELIMIT_PRIV_REDIS_IDLE,  /* one that is there, or none */
+    RATELIMIT_PRIV_REDIS_ANY,   /* wait for one, or make one */
+    RATELIMIT_PRIV_REDIS_URGENT /* the same, also if the node is left alone */
+} ratelimit_priv_redis_how;
+
+/* A connection to node for the caller alone, or NULL with the error set. *none: there was no idle
+ * one, which is no failure. */
+static ratelimit_priv_redis_conn *
+ratelimit_priv_redis_checkout(ratelimit_redis *r, ratelimit_priv_redis_node *node,
+                              uint64_t deadline, ratelimit_priv_redis_how how, bool *none)
+{
+    bool waited = false;
+    *none = false;
+    pthread_mutex_lock(&r->lock);
+    for (;;) {
+        ratelimit_priv_redis_conn *conn = node->idle;
+        uint64_t now = ratelimit_clock_ns();
+        if (now >= deadline) { /* what went out now would be charged for nothing */
+            (void)snprintf(r->error, sizeof r->error,
+                           waited ? "all %u connections of the pool are in use"
+                                  : "no time is left to ask",
+                           (unsigned)r->pool_size);
+            break;
+        }
+        if (how != RATELIMIT_PRIV_REDIS_URGENT && ratelimit_priv_redis_is_down(node)) {
+            (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)", node->why);
+            break;
+        }
+        if (conn && now - conn->since_ns > r->max_idle_ns) {
+            ratelimit_priv_redis_drop(r, &node->idle); /* the others are older */
+        } else if (conn) {
             node->idle = conn->next;
-            pthread_mutex_unlock(&r->lock);
-            if (ratelimit_priv_redis_quiet(conn)) {
-                conn->fresh = false;
+            ratelimit_priv_redis_unlock(r);
+            conn->fresh = false;
+            if (ratelimit_priv_redis_quiet(conn->c->fd))
                 return conn;
-            }
             ratelimit_priv_redis_free_conn(conn);
             pthread_mutex_lock(&r->lock);
             node->open--;
-        } else if (node->open < r->pool_size) {
+        } else if (how == RATELIMIT_PRIV_REDIS_IDLE) {
+            *none = true;
             break;
-        } else if (!ratelimit_priv_redis_wait(r, deadline)) {
-            (void)snprintf(r->error, sizeof r->error, "all %u connections of the pool are in use",
-                           (unsigned)r->pool_size);
-            goto none;
+        } else if ((node->half || node->open < r->pool_size) &&
+                   node->making < RATELIMIT_PRIV_REDIS_MAKING) {
+            return ratelimit_priv_redis_connect(r, node, deadline);
+        } else {
+            waited = true;
+            ratelimit_priv_redis_wait(&r->freed, &r->lock, deadline - now);
         }
     }
-    node->open++;
-    probe = node->probing = node->down;
-    pthread_mutex_unlock(&r->lock);
-    conn = ratelimit_priv_redis_connect(r, node, deadline, why, sizeof why);
-    if (conn) {
-        conn->probe = probe;
-        return conn;
-    }
-    pthread_mutex_lock(&r->lock);
-    node->open--;
-    node->probing = node->probing && !probe;
-    if (ratelimit_priv_redis_to_blame(r, start, deadline))
-        ratelimit_priv_redis_down(r, node, why);
-    (void)snprintf(r->error, sizeof r->error, "%s", why);
-    pthread_cond_broadcast(&r->freed);
-none:
     ratelimit_priv_redis_unlock(r);
     return NULL;
 }
 
-/* Gives conn back: to the idle ones if all its replies came, else it is closed. why: the node
- * failed. */
+/* What was sent on conn at start was answered by deadline, or why not. A server that had little
+ * time is not to blame, nor for a connection that was old. */
+static void ratelimit_priv_redis_judge(ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
+                                       uint64_t start, uint64_t deadline, const char *why_or_null)
+{
+    char why[sizeof conn->node->why];
+    bool late = why_or_null == ratelimit_priv_redis_late;
+    pthread_mutex_lock(&r->lock);
+    if (!why_or_null) {
+        ratelimit_priv_redis_heard(conn->node);
+    } else if (late ? start < deadline && deadline - start >= r->timeout_ns / 2 : conn->fresh) {
+        ratelimit_priv_redis_at(r, conn->node, why_or_null, why, sizeof why);
+        ratelimit_priv_redis_strike(r, conn->node, start, why, false);
+    }
+    ratelimit_priv_redis_unlock(r);
+}
+
+/* Gives conn back: to the idle ones if all its replies came, else it is closed. */
 static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
-                                         bool whole, const char *why)
+                                         bool whole)
 {
     ratelimit_priv_redis_node *node = conn->node;
     char *large = NULL;
     pthread_mutex_lock(&r->lock);
     if (conn->probe)
         node->probing = false;
-    if (why)
-        ratelimit_priv_redis_down(r, node, why);
-    else if (whole && conn->probe)
-        node->down = false;
+    conn->probe = false;
     if (whole && !node->down) {
-        conn->probe = false;
         conn->out_len = 0;
         if (conn->out_room > 16384) { /* after a large batch, or long keys */
             large = conn->out;
             conn->out = NULL;
             conn->out_room = 0;
         }
+        conn->since_ns = ratelimit_clock_ns();
         conn->next = node->idle;
         node->idle = conn;
         conn = NULL;
     } else {
         node->open--;
     }
-    if (r->cluster) /* whoever is woken may wait for another node */
+    if (r->cluster) /* who is woken may wait for another node */
         pthread_cond_broadcast(&r->freed);
     else
         pthread_cond_signal(&r->freed);
@@ -2064,58 +2369,77 @@ enum {
     RATELIMIT_PRIV_REDIS_MERGED = 64
 };
 
-/* The node at host:port, made if there is none; NULL if there is no memory. Locked. */
+/* The node at host:port, made if there is none; NULL if there is no memory. One that left the
+ * cluster and has no connections gives its place. Locked. */
 static ratelimit_priv_redis_node *ratelimit_priv_redis_node_at(ratelimit_redis *r, const char *host,
                                                                size_t host_len, int port)
 {
-    ratelimit_priv_redis_node *node, **end = &r->nodes;
-    for (; *end; end = &(*end)->next)
-        if ((*end)->port == port && strlen((*end)->host) == host_len &&
-            memcmp((*end)->host, host, host_len) == 0)
-            return *end;
-    node = (ratelimit_priv_redis_node *)calloc(1, sizeof *node);
-    if (!node)
-        return NULL;
-    node->host = (char *)malloc(host_len + 1);
-    if (!node->host) {
-        free(node);
+    ratelimit_priv_redis_node *node, **end = &r->nodes, *gone = NULL;
+    char *name;
+    for (; *end; end = &(*end)->next) {
+        node = *end;
+        if (node->port == port && strlen(node->host) == host_len &&
+            memcmp(node->host, host, host_len) == 0)
+            return node;
+        if (node != r->nodes && r->mapped && !node->known && !node->open)
+            gone = node;
+    }
+    name = (char *)malloc(host_len + 1);
+    node = gone ? gone : (ratelimit_priv_redis_node *)calloc(1, sizeof *node);
+    if (!node || !name) {
+        free(name);
+        if (!gone)
+            free(node);
         return NULL;
     }
-    memcpy(node->host, host, host_len);
-    node->host[host_len] = 0;
+    if (gone) {
+        ratelimit_priv_redis_node *next = gone->next;
+        free(gone->host);
+        memset(gone, 0, sizeof *gone);
+        gone->next = next;
+    } else {
+        *end = node;
+    }
+    memcpy(name, host, host_len);
+    name[host_len] = 0;
+    node->host = name;
     node->port = port;
-    *end = node;
     return node;
 }
 
-/* CRC16 (XMODEM) of what stands in the first braces, else of all, as Redis Cluster defines it. */
-static uint32_t ratelimit_priv_redis_slot(const ratelimit_redis *r, const void *key, size_t key_len)
+static uint32_t ratelimit_priv_redis_crc(uint32_t crc, char c)
 {
-    const char *part[2];
-    size_t len[2], from = SIZE_MAX, to = SIZE_MAX, total = r->prefix_len + key_len, i;
-    uint32_t crc = 0;
-    part[0] = r->prefix;
-    len[0] = r->prefix_len;
-    part[1] = (const char *)key;
-    for (i = 0; i < total && to == SIZE_MAX; i++) {
-        char c = i < len[0] ? part[0][i] : part[1][i - len[0]];
-        if (c == '{' && from == SIZE_MAX)
-            from = i + 1;
-        else if (c == '}' && from != SIZE_MAX)
-            to = i;
-    }
-    if (to == SIZE_MAX || to == from) {
-        from = 0;
-        to = total;
-    }
-    for (i = from; i < to; i++) {
-        unsigned char c = (unsigned char)(i < len[0] ? part[0][i] : part[1][i - len[0]]);
-        int bit;
-        crc ^= (uint32_t)c << 8;
-        for (bit = 0; bit < 8; bit++)
-            crc = (crc & 0x8000 ? crc << 1 ^ 0x1021 : crc << 1) & 0xffff;
-    }
-    return crc % RATELIMIT_PRIV_REDIS_SLOTS;
+    int bit;
+    crc ^= (uint32_t)(unsigned char)c << 8;
+    for (bit = 0; bit < 8; bit++)
+        crc = (crc & 0x8000 ? crc << 1 ^ 0x1021 : crc << 1) & 0xffff;
+    return crc;
+}
+
+/* CRC16 (XMODEM) of what is in the first braces, else of all, as Redis Cluster defines it. */
+static uint32_t ratelimit_priv_redis_slot(const ratelimit_redis *r,
+                                          const ratelimit_priv_redis_name *name)
+{
+    const char *part[4];
+    size_t len[4], at = 0, i, j;
+    uint32_t all = 0, tag = 0;
+    enum { BEFORE, IN, AFTER } where = BEFORE;
+    part[0] = r->prefix, len[0] = r->prefix_len;
+    part[1] = name->head, len[1] = name->head_len;
+    part[2] = name->key, len[2] = name->key_len;
+    part[3] = name->tail, len[3] = name->tail_len;
+    for (i = 0; i < 4; i++)
+        for (j = 0; j < len[i]; j++) {
+            char c = part[i][j];
+            all = ratelimit_priv_redis_crc(all, c);
+            if (where == IN && c == '}')
+                where = AFTER;
+            else if (where == IN)
+                tag = ratelimit_priv_redis_crc(tag, c), at++;
+            else if (where == BEFORE && c == '{')
+                where = IN;
+        }
+    return (where == AFTER && at ? tag : all) % RATELIMIT_PRIV_REDIS_SLOTS;
 }
 
 /* The host of a master in CLUSTER SLOTS. Empty or nil: the host we asked. "?": unknown, but newer
@@ -2180,11 +2504,13 @@ static void ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *r
     pthread_mutex_lock(&r->lock);
     for (node = r->nodes; node; node = node->next)
         node->known = false;
+    memset(r->slots, 0, RATELIMIT_PRIV_REDIS_SLOTS * sizeof *r->slots);
+    r->mapped = false; /* meanwhile no node gives its place */
     for (i = 0; i < reply->elements; i++)
         ratelimit_priv_redis_map_line(r, reply->element[i], asked);
     for (node = r->nodes; node; node = node->next)
         if (!node->known)
-            ratelimit_priv_redis_drop_idle(r, node);
+            ratelimit_priv_redis_drop(r, &node->idle);
     r->mapped = true;
     ratelimit_priv_redis_unlock(r);
 }
@@ -2193,11 +2519,13 @@ static void ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *r
 static bool ratelimit_priv_redis_map_from(ratelimit_redis *r, ratelimit_priv_redis_node *node,
                                           uint64_t deadline)
 {
-    ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(r, node, deadline);
+    bool none, good = false;
+    ratelimit_priv_redis_conn *conn =
+        ratelimit_priv_redis_checkout(r, node, deadline, RATELIMIT_PRIV_REDIS_ANY, &none);
     const char *why = "the connection broke";
+    char words[sizeof r->error];
     uint64_t start = ratelimit_clock_ns();
     redisReply *reply = NULL;
-    bool good = false, whole;
     if (!conn)
         return false;
     ratelimit_priv_redis_put_size(conn, '*', 2);
@@ -2205,21 +2533,21 @@ static bool ratelimit_priv_redis_map_from(ratelimit_redis *r, ratelimit_priv_red
     ratelimit_priv_redis_put_text(conn, "SLOTS");
     if (ratelimit_priv_redis_write(conn, deadline))
         reply = ratelimit_priv_redis_read(conn, deadline, &why);
-    whole = reply != NULL;
     if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements) {
         ratelimit_priv_redis_map_all(r, reply, node->host);
         good = true;
-    } else if (reply && reply->type == REDIS_REPLY_ARRAY) {
-        why = "the cluster has no slots yet";
     } else if (reply && reply->type == REDIS_REPLY_ERROR) {
-        (void)ratelimit_priv_redis_fault_of(reply->str, &why);
+        ratelimit_priv_redis_words(reply->str, words, sizeof words);
+        why = words;
+    } else if (reply) {
+        why = "the cluster has no slots yet";
     }
     if (!good)
         ratelimit_priv_redis_say_at(r, node, why);
+    ratelimit_priv_redis_judge(r, conn, start, deadline, reply ? NULL : why);
+    ratelimit_priv_redis_release(r, conn, reply != NULL);
     if (reply)
         freeReplyObject(reply);
-    ratelimit_priv_redis_release(
-        r, conn, whole, whole || !ratelimit_priv_redis_to_blame(r, start, deadline) ? NULL : why);
     return good;
 }
 
@@ -2302,57 +2630,70 @@ static void ratelimit_priv_redis_hop(ratelimit_priv_redis_call *call, const char
     ratelimit_priv_redis_fail(call);
 }
 
-/* What an error reply does to call. True: wait some ms before the next round. *cool: the node is to
- * be left alone. *renew: the connection is no good. */
-static bool ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, const char *error,
-                                             const char **cool, bool *renew)
+/* What an error reply asks to be done, beside what it does to its call. */
+typedef struct ratelimit_priv_redis_advice {
+    bool wait;        /* some ms before the next round */
+    bool renew;       /* connections to this node are no good */
+    const char *cool; /* not NULL: the node is to be left alone */
+} ratelimit_priv_redis_advice;
+
+static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, const char *error,
+                                             ratelimit_priv_redis_advice *advice)
 {
     const char *text;
+    char words[sizeof call->r->error];
     ratelimit_priv_redis_fault fault = ratelimit_priv_redis_fault_of(error, &text);
-    bool cluster = call->r->cluster;
+    ratelimit_redis *r = call->r;
     if (fault == RATELIMIT_PRIV_REDIS_NOSCRIPT) {
         call->eval = true;
         ratelimit_priv_redis_hop(call, text);
-        return false;
+        return;
     }
-    /* Keys that may not stand together, or one that we may not use: nothing was done for any. */
+    /* Keys that may not be in one command, or one that we may not use: nothing was done for any. */
     if (call->many != 1 && fault == RATELIMIT_PRIV_REDIS_FAIL && !call->apart &&
         (strncmp(error, "CROSSSLOT", 9) == 0 || strncmp(error, "NOPERM", 6) == 0)) {
+        pthread_mutex_lock(&r->lock);
+        r->apart = r->apart || *error == 'C';
+        pthread_mutex_unlock(&r->lock);
         call->apart = true;
         ratelimit_priv_redis_hop(call, text);
-        return false;
+        return;
     }
     call->asking = false;
-    if (cluster && (fault == RATELIMIT_PRIV_REDIS_MOVED || fault == RATELIMIT_PRIV_REDIS_TO_ASK)) {
+    if (r->cluster &&
+        (fault == RATELIMIT_PRIV_REDIS_MOVED || fault == RATELIMIT_PRIV_REDIS_TO_ASK)) {
         call->asking = fault == RATELIMIT_PRIV_REDIS_TO_ASK;
-        call->node = ratelimit_priv_redis_target(call->r, error, call->node, !call->asking);
+        call->node = ratelimit_priv_redis_target(r, error, call->node, !call->asking);
         call->asking = call->asking && call->node;
         ratelimit_priv_redis_hop(call, text);
-        return call->hops > 2;
+        advice->wait = advice->wait || call->hops > 2;
+        return;
     }
-    call->cool = fault == RATELIMIT_PRIV_REDIS_LATER_COOL;
-    if (cluster && (call->cool || fault == RATELIMIT_PRIV_REDIS_LATER)) {
+    /* The whole cluster is down, or only the slot of this key. */
+    call->cool = fault == RATELIMIT_PRIV_REDIS_LATER_COOL && !strstr(error, "slot");
+    if (r->cluster &&
+        (fault == RATELIMIT_PRIV_REDIS_LATER_COOL || fault == RATELIMIT_PRIV_REDIS_LATER)) {
         call->hops = 0; /* only the deadline ends this */
-        return true;
+        advice->wait = true;
+        return;
     }
-    if (fault == RATELIMIT_PRIV_REDIS_READONLY) {
-        *renew = true;
-        ratelimit_priv_redis_hop(call, text);
-        if (call->done || call->hops > 1)
-            *cool = text;
-        if (!call->done && call->hops <= 2)
-            return false;
+    if (fault == RATELIMIT_PRIV_REDIS_READONLY) { /* a master before: its name may lead elsewhere */
+        advice->renew = true;
+        call->readonly++;
+        if (call->readonly == 1)
+            return;
+        advice->cool = text;
     }
-    if (!cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
+    if (!r->cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
         text = "the server is a node of a cluster: set options.cluster";
     if (fault == RATELIMIT_PRIV_REDIS_COOL)
-        *cool = text;
-    ratelimit_priv_redis_say(call->r, "%s (%.*s)", text, (int)strcspn(error, "\r\n"), error);
+        advice->cool = text;
+    if (snprintf(words, sizeof words, "%s (%.*s)", text, (int)strcspn(error, "\r\n"), error) > 0)
+        ratelimit_priv_redis_say(r, "%s", words);
     ratelimit_priv_redis_fail(call);
-    return false;
 }
 
-/* The node for call, in *stale if the map should be asked first. */
+/* The node that serves call's slot now. */
 static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis_call *call)
 {
     ratelimit_redis *r = call->r;
@@ -2407,46 +2748,53 @@ static void ratelimit_priv_redis_put_calls(ratelimit_priv_redis_call *calls, siz
     }
 }
 
-/* Sends to one node all calls that go there, and notes conn in them. False: none went out, and the
- * node can't be reached. */
-static ratelimit_priv_redis_conn *ratelimit_priv_redis_send(ratelimit_priv_redis_call *calls,
-                                                            size_t count,
-                                                            ratelimit_priv_redis_node *node,
-                                                            uint64_t deadline)
+/* Is this one that waits to be sent to node? */
+static bool ratelimit_priv_redis_for(const ratelimit_priv_redis_call *call,
+                                     const ratelimit_priv_redis_node *node)
+{
+    return !call->done && !call->conn && call->node == node;
+}
+
+/* Sends to one node all calls that go there, and notes conn in them. NULL: none went out. *none:
+ * for want of an idle connection, which is no failure. */
+static ratelimit_priv_redis_conn *
+ratelimit_priv_redis_send(ratelimit_priv_redis_call *calls, size_t count,
+                          ratelimit_priv_redis_node *node, uint64_t deadline,
+                          ratelimit_priv_redis_how how, bool *none)
 {
     ratelimit_redis *r = calls->r;
     ratelimit_priv_redis_conn *conn;
     size_t i;
     for (;;) {
-        bool again, fresh;
+        bool again;
+        const char *why;
         uint64_t start;
-        conn = ratelimit_priv_redis_checkout(r, node, deadline);
+        conn = ratelimit_priv_redis_checkout(r, node, deadline, how, none);
         if (!conn)
             return NULL;
-        start = ratelimit_clock_ns();
+        start = conn->since_ns = ratelimit_clock_ns();
         ratelimit_priv_redis_put_calls(calls, count, conn);
         if (ratelimit_priv_redis_write(conn, deadline))
             break;
-        /* Nothing of it went out on a connection that had died meanwhile: a new one may. */
-        fresh = conn->fresh;
-        again = !conn->sent && !fresh && !conn->no_memory;
+        /* The idle connection was dead and nothing was sent: safe to try again. */
+        again = !conn->out_at && !conn->fresh && !conn->no_memory;
         if (!again) {
-            const char *why = conn->no_memory      ? "out of memory"
-                              : errno == ETIMEDOUT ? "no room to send in time"
-                                                   : ratelimit_priv_redis_broken(conn->c);
+            why = conn->no_memory      ? "out of memory"
+                  : errno == ETIMEDOUT ? ratelimit_priv_redis_late
+                                       : ratelimit_priv_redis_broken(conn->c);
             ratelimit_priv_redis_say_at(r, node, why);
             for (i = 0; i < count; i++)
-                if (!calls[i].done && !calls[i].conn && calls[i].node == node)
+                if (ratelimit_priv_redis_for(&calls[i], node))
                     ratelimit_priv_redis_fail(&calls[i]);
-            if (conn->no_memory || !ratelimit_priv_redis_to_blame(r, start, deadline))
-                why = NULL;
-            ratelimit_priv_redis_release(r, conn, false, why);
-            return NULL;
+            if (!conn->no_memory)
+                ratelimit_priv_redis_judge(r, conn, start, deadline, why);
         }
-        ratelimit_priv_redis_release(r, conn, false, NULL);
+        ratelimit_priv_redis_release(r, conn, false);
+        if (!again)
+            return NULL;
     }
     for (i = 0; i < count; i++)
-        if (!calls[i].done && !calls[i].conn && calls[i].node == node)
+        if (ratelimit_priv_redis_for(&calls[i], node))
             calls[i].conn = conn;
     return conn;
 }
@@ -2458,14 +2806,14 @@ static const redisReply *ratelimit_priv_redis_part(const redisReply *whole, bool
                                                                              : whole;
 }
 
-/* Reads the replies that came on conn. True: some call asks to wait before the next round. */
+/* Reads the replies that come on conn. True: some call asks to wait before the next round. */
 static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_t count,
                                          ratelimit_priv_redis_conn *conn, uint64_t deadline)
 {
     ratelimit_redis *r = calls->r;
-    const char *why = NULL, *cool = NULL;
-    uint64_t start = ratelimit_clock_ns();
-    bool wait = false, renew = false;
+    ratelimit_priv_redis_node *node = conn->node;
+    const char *why = NULL;
+    ratelimit_priv_redis_advice advice = {false, false, NULL};
     redisReply *whole = NULL; /* of one call or several */
     size_t i, part = 0;
     for (i = 0; i < count; i++) {
@@ -2488,53 +2836,52 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_
         if (!why && call->many)
             whole = ratelimit_priv_redis_read(conn, deadline, &why);
         if (why) {
-            ratelimit_priv_redis_say_at(r, conn->node, why);
+            ratelimit_priv_redis_say_at(r, node, why);
             ratelimit_priv_redis_fail(call);
             continue;
         }
         reply = ratelimit_priv_redis_part(whole, call->many == 1, part++);
         if (reply->type == REDIS_REPLY_ERROR) {
-            wait = ratelimit_priv_redis_error_reply(call, reply->str, &cool, &renew) || wait;
+            ratelimit_priv_redis_error_reply(call, reply->str, &advice);
         } else {
-            call->eval = call->asking = call->rest = false;
+            call->eval = call->asking = call->pause = false;
             call->done = call->answer(call, reply) || call->failed;
-            wait = wait || call->rest;
+            advice.wait = advice.wait || call->pause;
         }
     }
     if (whole)
         freeReplyObject(whole);
-    if (why && ratelimit_priv_redis_to_blame(r, start, deadline))
-        cool = why;
-    ratelimit_priv_redis_release(r, conn, !why && !renew, cool);
-    return wait;
-}
-
-static bool ratelimit_priv_redis_has_idle(ratelimit_redis *r, const ratelimit_priv_redis_node *node)
-{
-    bool has;
+    ratelimit_priv_redis_judge(r, conn, conn->since_ns, deadline, why);
     pthread_mutex_lock(&r->lock);
-    has = node->idle != NULL;
-    pthread_mutex_unlock(&r->lock);
-    return has;
+    if (advice.renew)
+        ratelimit_priv_redis_drop(r, &node->idle);
+    if (advice.cool)
+        ratelimit_priv_redis_down(r, node, advice.cool);
+    ratelimit_priv_redis_unlock(r);
+    ratelimit_priv_redis_release(r, conn, !why && !advice.renew);
+    return advice.wait;
 }
 
 /* Sends what there is to node, and if it can't be reached gives those calls another one or fails
- * them: perhaps another has its slots by now. */
-static void ratelimit_priv_redis_send_to(ratelimit_priv_redis_call *calls, size_t count,
-                                         ratelimit_priv_redis_node *node, uint64_t deadline)
+ * them: perhaps another has its slots by now. True if something went out. */
+static bool ratelimit_priv_redis_send_to(ratelimit_priv_redis_call *calls, size_t count,
+                                         ratelimit_priv_redis_node *node, uint64_t deadline,
+                                         ratelimit_priv_redis_how how)
 {
     ratelimit_redis *r = calls->r;
     char why[sizeof node->why];
-    bool newer;
+    bool newer, none;
     size_t i;
-    if (ratelimit_priv_redis_send(calls, count, node, deadline))
-        return;
+    if (ratelimit_priv_redis_send(calls, count, node, deadline, how, &none))
+        return true;
+    if (none)
+        return false;
     newer = r->cluster && ratelimit_priv_redis_map(r, deadline);
     pthread_mutex_lock(&r->lock);
     memcpy(why, node->why, sizeof why);
     pthread_mutex_unlock(&r->lock);
     for (i = 0; i < count; i++) {
-        if (calls[i].done || calls[i].conn || calls[i].node != node)
+        if (!ratelimit_priv_redis_for(&calls[i], node))
             continue;
         calls[i].asking = false;
         calls[i].node = newer ? ratelimit_priv_redis_pick(&calls[i]) : node;
@@ -2543,25 +2890,31 @@ static void ratelimit_priv_redis_send_to(ratelimit_priv_redis_call *calls, size_
         else
             ratelimit_priv_redis_hop(&calls[i], why);
     }
+    return false;
 }
 
-/* One round: all is sent, then all is read. True: wait before the next. */
+/* One round. Who has requests out waits for no connection: others might wait for his in turn, and
+ * his answers would wait. So first all is sent for which connections are there. Only if that was
+ * nothing, a connection to one node is waited for or made; the rest is for the next round. True:
+ * wait before that. */
 static bool ratelimit_priv_redis_round(ratelimit_priv_redis_call *calls, size_t count,
                                        uint64_t deadline)
 {
-    ratelimit_redis *r = calls->r;
-    bool wait = false;
+    bool wait = false, sent = false;
     size_t i;
     for (i = 0; i < count; i++)
         if (!calls[i].done)
             calls[i].node = ratelimit_priv_redis_pick(&calls[i]);
-    /* First where a connection stands: making one may take all the time there is. */
-    for (i = 0; i < count && r->cluster; i++)
-        if (!calls[i].done && !calls[i].conn && ratelimit_priv_redis_has_idle(r, calls[i].node))
-            ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline);
     for (i = 0; i < count; i++)
-        while (!calls[i].done && !calls[i].conn) /* what is left goes to other nodes */
-            ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline);
+        if (!calls[i].done && !calls[i].conn && !calls[i].urgent)
+            sent = ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline,
+                                                RATELIMIT_PRIV_REDIS_IDLE) ||
+                   sent;
+    for (i = 0; i < count && !sent; i++)
+        if (!calls[i].done)
+            sent = ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline,
+                                                calls[i].urgent ? RATELIMIT_PRIV_REDIS_URGENT
+                                                                : RATELIMIT_PRIV_REDIS_ANY);
     for (i = 0; i < count; i++)
         if (!calls[i].done && calls[i].conn)
             wait =
@@ -2573,7 +2926,7 @@ static bool ratelimit_priv_redis_round(ratelimit_priv_redis_call *calls, size_t 
 static const char *ratelimit_priv_redis_held_up(const ratelimit_priv_redis_call *call)
 {
     return call->cool         ? ": the cluster is down"
-           : call->rest       ? ": others changed the key each time it was tried"
+           : call->pause      ? ": others changed the key each time it was tried"
            : call->r->cluster ? ": the slot is being moved"
                               : "";
 }
@@ -2645,13 +2998,20 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
 
 /* ---- >>implementation: states ---------------------------------------------------------------- */
 
-#  define RATELIMIT_PRIV_REDIS_EXACT UINT64_C(0x20000000000000) /* 2^53 */
+#  define RATELIMIT_PRIV_REDIS_EXACT    UINT64_C(0x20000000000000) /* 2^53 */
+#  define RATELIMIT_PRIV_REDIS_TAG_BITS UINT64_C(0x3ffffffff)      /* of a bucket's rest */
 enum {
-    RATELIMIT_PRIV_REDIS_WHOLE = 20,
-    RATELIMIT_PRIV_REDIS_PARTS = 26,
-    RATELIMIT_PRIV_REDIS_LONG = 36,
-    RATELIMIT_PRIV_REDIS_STATE = 40, /* room for any */
+    RATELIMIT_PRIV_REDIS_WHOLE = 21, /* bytes */
+    RATELIMIT_PRIV_REDIS_PARTS = 27,
+    RATELIMIT_PRIV_REDIS_STATE = 32, /* room for any */
     RATELIMIT_PRIV_REDIS_TRIES = 64
+};
+/* Kinds of states, see >>implementation: scripts. */
+enum {
+    RATELIMIT_PRIV_REDIS_KIND_WHOLE,
+    RATELIMIT_PRIV_REDIS_KIND_PARTS,
+    RATELIMIT_PRIV_REDIS_KIND_BLOCK,
+    RATELIMIT_PRIV_REDIS_KIND_BUCKET
 };
 
 static void ratelimit_priv_redis_put_le(unsigned char *p, uint64_t value, size_t bytes)
@@ -2688,114 +3048,106 @@ static uint64_t ratelimit_priv_redis_get_double(const unsigned char *p)
     return (double)value == number ? value : UINT64_MAX;
 }
 
-/* The code of an interval fills 28 bits of a tag; above it stands how the state goes on. */
-typedef char ratelimit_priv_redis_check_code[RATELIMIT_PRIV_REMEMBERED == 0xfffffff ? 1 : -1];
-enum { RATELIMIT_PRIV_REDIS_KIND_PARTS = 1, RATELIMIT_PRIV_REDIS_KIND_LONG = 15 };
-
-static size_t ratelimit_priv_redis_tag(const ratelimit_limit *l, unsigned char *tag)
+/* The tag of a bucket with this rest under l, with the parts of a ns if there are any. Returns its
+ * length. */
+static size_t ratelimit_priv_redis_tag(const ratelimit_limit *l, uint64_t rest, unsigned char *tag)
 {
-    uint32_t kind = l->parts > 1 ? RATELIMIT_PRIV_REDIS_KIND_PARTS : 0;
-    ratelimit_priv_redis_put_le(tag, (l->code & RATELIMIT_PRIV_REMEMBERED) | kind << 28, 4);
-    if (!kind)
-        return 4;
-    ratelimit_priv_redis_put_le(tag + 4, l->parts - 1, 3);
-    return 7;
+    uint64_t kind =
+        l->parts > 1 ? RATELIMIT_PRIV_REDIS_KIND_PARTS : RATELIMIT_PRIV_REDIS_KIND_WHOLE;
+    rest = rest >> RATELIMIT_PRIV_CODE_SHIFT & RATELIMIT_PRIV_REDIS_TAG_BITS;
+    ratelimit_priv_redis_put_le(tag, rest | kind << 34, 5);
+    if (l->parts == 1)
+        return 5;
+    ratelimit_priv_redis_put_le(tag + 5, l->parts - 1, 3);
+    return 8;
 }
 
-/* l with its fraction reduced, so that parts of a ns mean the same to all. */
-static void ratelimit_priv_redis_reduce(ratelimit_limit *l)
+static void ratelimit_priv_redis_block_tag(unsigned char *tag)
 {
-    uint32_t a = l->parts, b = l->interval_part;
-    while (b) {
-        uint32_t c = a % b;
-        a = b;
-        b = c;
-    }
-    if (a < 2)
-        return;
-    l->parts /= a;
-    l->interval_part /= a;
-    l->window_part /= a;
-    l->inverse = ((UINT64_C(1) << 63) + l->parts - 1) / l->parts;
+    ratelimit_priv_redis_put_le(tag, (uint64_t)RATELIMIT_PRIV_REDIS_KIND_BLOCK << 34, 5);
+}
+
+/* May it leave a debt on purpose? */
+static bool ratelimit_priv_redis_owes(ratelimit_op op)
+{
+    return op == RATELIMIT_RESERVE || op == RATELIMIT_CHARGE;
+}
+
+static bool ratelimit_priv_redis_is_window(const ratelimit_limit *l)
+{
+    return ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+}
+
+static bool ratelimit_priv_redis_is_block(const ratelimit_bucket *b)
+{
+    return b->rest && ratelimit_priv_class(b->rest) == RATELIMIT_PRIV_CLASS_BLOCK;
 }
 
 /* The state of b, saved at now under l. Returns its length, 0 for a full bucket. */
 static size_t ratelimit_priv_redis_encode(const ratelimit_bucket *b, const ratelimit_limit *l,
                                           uint64_t now, unsigned char *state)
 {
-    uint64_t rest = now % 1000, ahead = b->full_ns - now + rest;
-    uint32_t part = ratelimit_priv_unpack(b->rest, l);
-    size_t len;
+    uint64_t nanos = now % 1000, ahead = b->full_ns - now + nanos;
+    size_t len = RATELIMIT_PRIV_REDIS_WHOLE;
     if (!b->rest)
         return 0;
-    ratelimit_priv_redis_put_double(state, now / 1000);
-    if (ahead < RATELIMIT_PRIV_REDIS_EXACT) {
-        ratelimit_priv_redis_put_double(state + 8, ahead);
-        len = 16 + ratelimit_priv_redis_tag(l, state + 16);
-        if (l->parts > 1) {
-            ratelimit_priv_redis_put_le(state + len, part, 3);
-            len += 3;
-        }
-        if (rest) {
-            ratelimit_priv_redis_put_le(state + len, rest, 2);
-            len += 2;
-        }
+    if (ahead >= RATELIMIT_PRIV_REDIS_EXACT) {
+        ratelimit_priv_redis_put_le(state, b->full_ns, 8);
+        ratelimit_priv_redis_put_le(state + 8, b->rest, 8);
+        ratelimit_priv_redis_put_le(state + 16, (uint64_t)RATELIMIT_PRIV_REDIS_KIND_BUCKET << 34,
+                                    5);
         return len;
     }
-    ratelimit_priv_redis_put_double(state + 8, RATELIMIT_PRIV_REDIS_EXACT);
-    ratelimit_priv_redis_put_le(
-        state + 16,
-        (l->code & RATELIMIT_PRIV_REMEMBERED) | (uint32_t)RATELIMIT_PRIV_REDIS_KIND_LONG << 28, 4);
-    ratelimit_priv_redis_put_le(state + 20, ahead, 8);
-    ratelimit_priv_redis_put_le(state + 28, l->parts - 1, 3);
-    ratelimit_priv_redis_put_le(state + 31, part, 3);
-    ratelimit_priv_redis_put_le(state + 34, rest, 2);
-    return RATELIMIT_PRIV_REDIS_LONG;
-}
-
-static uint64_t ratelimit_priv_redis_rest(uint64_t part, uint64_t parts, uint64_t code,
-                                          uint64_t seen)
-{
-    const uint64_t unit = RATELIMIT_PRIV_SEEN & (~RATELIMIT_PRIV_SEEN + 1); /* its lowest bit */
-    return ((part << 24) + parts - 1) / parts | code << 24 | ratelimit_priv_seen_code(seen) * unit;
+    ratelimit_priv_redis_put_double(state, now / 1000);
+    ratelimit_priv_redis_put_double(state + 8, ahead);
+    if (ratelimit_priv_redis_is_block(b)) {
+        ratelimit_priv_redis_block_tag(state + 16);
+    } else if (ratelimit_priv_redis_tag(l, b->rest, state + 16) == 8) {
+        ratelimit_priv_redis_put_le(state + 24, ratelimit_priv_unpack(b->rest, l), 3);
+        len = RATELIMIT_PRIV_REDIS_PARTS;
+    }
+    if (nanos) {
+        ratelimit_priv_redis_put_le(state + len, nanos, 2);
+        len += 2;
+    }
+    return len;
 }
 
 /* The bucket of a state; false if it is none of ours. */
 static bool ratelimit_priv_redis_decode(const unsigned char *state, size_t len, ratelimit_bucket *b)
 {
-    uint64_t last, ahead, parts = 1, part = 0, code, rest = 0, kind;
+    uint64_t last, ahead, parts = 1, part = 0, nanos = 0, tag, kind;
+    size_t whole = RATELIMIT_PRIV_REDIS_WHOLE;
     memset(b, 0, sizeof *b);
     if (!len)
         return true;
-    if (len < RATELIMIT_PRIV_REDIS_WHOLE)
+    if (len < whole)
         return false;
+    tag = ratelimit_priv_redis_get_le(state + 16, 5);
+    kind = tag >> 34;
+    b->full_ns = ratelimit_priv_redis_get_le(state, 8);
+    b->rest = ratelimit_priv_redis_get_le(state + 8, 8);
+    if (kind == RATELIMIT_PRIV_REDIS_KIND_BUCKET)
+        return len == whole && ratelimit_priv_class(b->rest) <= RATELIMIT_PRIV_CLASS_BLOCK;
     last = ratelimit_priv_redis_get_double(state);
     ahead = ratelimit_priv_redis_get_double(state + 8);
-    code = ratelimit_priv_redis_get_le(state + 16, 4);
-    kind = code >> 28;
-    code &= RATELIMIT_PRIV_REMEMBERED;
-    if (kind == RATELIMIT_PRIV_REDIS_KIND_LONG && len == RATELIMIT_PRIV_REDIS_LONG) {
-        ahead = ratelimit_priv_redis_get_le(state + 20, 8);
-        parts = ratelimit_priv_redis_get_le(state + 28, 3) + 1;
-        part = ratelimit_priv_redis_get_le(state + 31, 3);
-        rest = ratelimit_priv_redis_get_le(state + 34, 2);
-    } else if (kind == RATELIMIT_PRIV_REDIS_KIND_PARTS &&
-               (len == RATELIMIT_PRIV_REDIS_PARTS || len == RATELIMIT_PRIV_REDIS_PARTS + 2)) {
-        parts = ratelimit_priv_redis_get_le(state + 20, 3) + 1;
-        part = ratelimit_priv_redis_get_le(state + 23, 3);
-        rest = len > RATELIMIT_PRIV_REDIS_PARTS ? ratelimit_priv_redis_get_le(state + 26, 2) : 0;
-    } else if (kind == 0 &&
-               (len == RATELIMIT_PRIV_REDIS_WHOLE || len == RATELIMIT_PRIV_REDIS_WHOLE + 2)) {
-        rest = len > RATELIMIT_PRIV_REDIS_WHOLE ? ratelimit_priv_redis_get_le(state + 20, 2) : 0;
-    } else {
-        return false;
+    if (kind == RATELIMIT_PRIV_REDIS_KIND_PARTS && len >= RATELIMIT_PRIV_REDIS_PARTS) {
+        whole = RATELIMIT_PRIV_REDIS_PARTS;
+        parts = ratelimit_priv_redis_get_le(state + 21, 3) + 1;
+        part = ratelimit_priv_redis_get_le(state + 24, 3);
     }
-    if (last >= RATELIMIT_PRIV_REDIS_EXACT || ahead > RATELIMIT_PRIV_LONG + rest || rest > 999 ||
-        ahead < rest || part >= parts)
-        return false;
+    if (len == whole + 2)
+        nanos = ratelimit_priv_redis_get_le(state + whole, 2);
     b->full_ns = last * 1000 + ahead;
-    b->rest = ratelimit_priv_redis_rest(part, parts, code, ahead - rest);
-    return true;
+    b->rest = (tag & RATELIMIT_PRIV_REDIS_TAG_BITS) << RATELIMIT_PRIV_CODE_SHIFT;
+    if (kind == RATELIMIT_PRIV_REDIS_KIND_BLOCK)
+        b->rest = ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_BLOCK);
+    b->rest |= ((part << 24) + parts - 1) / parts | ratelimit_priv_seen_bits(ahead - nanos);
+    return (len == whole || len == whole + 2) && nanos < 1000 && part < parts &&
+           last < RATELIMIT_PRIV_REDIS_EXACT && ahead < RATELIMIT_PRIV_REDIS_EXACT &&
+           ahead >= nanos && kind <= RATELIMIT_PRIV_REDIS_KIND_BLOCK &&
+           (kind == RATELIMIT_PRIV_REDIS_KIND_PARTS) == (whole == RATELIMIT_PRIV_REDIS_PARTS) &&
+           ratelimit_priv_class(b->rest) <= RATELIMIT_PRIV_CLASS_BLOCK;
 }
 
 /* ---- >>implementation: store -----------------------------------------------------------------
@@ -2809,12 +3161,11 @@ static bool ratelimit_priv_redis_decode(const unsigned char *state, size_t len, 
 typedef struct ratelimit_priv_redis_entry {
     const ratelimit_request *req;
     ratelimit_result *res;
-    ratelimit_limit limit;          /* ready, and reduced */
     ratelimit_priv_span cost, most; /* the script passes it if the debt is at most `most` */
     bool settled;                   /* answered without Redis */
     bool never, fits;               /* never: no debt passes; fits: scripts can do it */
     bool stored;                    /* by the script */
-    uint32_t number, unique;        /* its place; that of the first with the same key */
+    uint32_t number, unique;        /* its place; that of the first with the same bucket */
     ratelimit_bucket before, after;
     unsigned char old[RATELIMIT_PRIV_REDIS_STATE], put[RATELIMIT_PRIV_REDIS_STATE];
     uint32_t old_len, put_len;
@@ -2839,9 +3190,9 @@ typedef struct ratelimit_priv_redis_ask {
     uint64_t now_ns; /* given, for tests */
 } ratelimit_priv_redis_ask;
 
-static uint64_t ratelimit_priv_redis_ttl(const ratelimit_redis *r, uint64_t ahead_ns)
+static uint64_t ratelimit_priv_redis_ttl(const ratelimit_redis *r, uint64_t ns)
 {
-    uint64_t ms = ahead_ns / RATELIMIT_MILLISECOND + 2;
+    uint64_t ms = ns / RATELIMIT_MILLISECOND + 2;
     ms = ms < r->ttl_min_ms ? r->ttl_min_ms : ms;
     return r->ttl_max_ms && ms > r->ttl_max_ms ? r->ttl_max_ms : ms;
 }
@@ -2852,28 +3203,23 @@ static bool ratelimit_priv_redis_is_take(ratelimit_op op)
            op == RATELIMIT_CHARGE;
 }
 
-static bool ratelimit_priv_redis_is_window(const ratelimit_limit *l)
-{
-    return ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
-}
-
 /* What the script needs to know of an entry: cost, and the most debt at which it passes. */
 static void ratelimit_priv_redis_reckon(ratelimit_priv_redis_entry *e)
 {
     const ratelimit_request *q = e->req;
-    const ratelimit_limit *l = &e->limit;
+    const ratelimit_limit *l = q->limit;
     bool window = ratelimit_priv_redis_is_window(l);
     uint64_t n = q->n ? q->n : 1;
     uint64_t top = RATELIMIT_PRIV_REDIS_EXACT - 1001; /* with a clock, up to 999 ns are added */
     e->fits = ratelimit_priv_cost(l, n, &e->cost) && e->cost.ns < top / 4;
+    if (q->op == RATELIMIT_TAKE_UP_TO)
+        e->fits = l->window_ns < top / 4;
+    if (q->op == RATELIMIT_BLOCK)
+        e->fits = l->window_ns < top / 4 && q->max_wait_ns < top / 4;
     if (window) {
         e->fits = e->fits && l->per_ns % 1000 == 0 && l->per_ns < top / 4;
         top -= l->per_ns;
     }
-    if (q->op == RATELIMIT_BLOCK)
-        e->fits = !window && l->window_ns < top / 4 && q->max_wait_ns < top / 4;
-    if (q->op == RATELIMIT_TAKE_UP_TO)
-        e->fits = !window && l->window_ns < top / 4;
     if (!e->fits || !ratelimit_priv_redis_is_take(q->op))
         return;
     top -= e->cost.ns + 1;
@@ -2895,25 +3241,20 @@ static void ratelimit_priv_redis_reckon(ratelimit_priv_redis_entry *e)
 static void ratelimit_priv_redis_prepare(ratelimit_priv_redis_entry *e,
                                          const ratelimit_request *req, ratelimit_result *res)
 {
-    ratelimit_limit made;
-    const ratelimit_limit *l = ratelimit_priv_ready(req->limit, &made);
     memset(e, 0, sizeof *e);
     e->req = req;
     e->res = res;
     e->settled = true;
-    if (!req->key || !req->key_len) {
+    if (ratelimit_priv_no_key(req)) {
         ratelimit_priv_answer(res, RATELIMIT_BAD_KEY);
         return;
     }
-    if (ratelimit_priv_settled(req, l, res))
-        return;
-    e->settled = false;
-    e->limit = *l;
-    ratelimit_priv_redis_reduce(&e->limit);
-    ratelimit_priv_redis_reckon(e);
+    e->settled = ratelimit_priv_settled(req, res);
+    if (!e->settled)
+        ratelimit_priv_redis_reckon(e);
 }
 
-/* Which entries of a batch have the same key. */
+/* Which entries of a batch have the same bucket. */
 static void ratelimit_priv_redis_unify(ratelimit_priv_redis_ask *ask)
 {
     size_t i, j;
@@ -2925,6 +3266,7 @@ static void ratelimit_priv_redis_unify(ratelimit_priv_redis_ask *ask)
         for (j = 0; j < i; j++) {
             const ratelimit_request *q = ask->entry[j].req;
             if (!ask->entry[j].settled && q->key_len == e->req->key_len &&
+                q->limit->scope == e->req->limit->scope &&
                 memcmp(q->key, e->req->key, q->key_len) == 0) {
                 e->unique = (uint32_t)j;
                 break;
@@ -2946,16 +3288,18 @@ static void ratelimit_priv_redis_choose(ratelimit_priv_redis_ask *ask)
     }
     if (!ask->all && !ratelimit_priv_redis_is_take(e->req->op)) {
         ask->script = RATELIMIT_PRIV_REDIS_GIVE;
-        ask->slow = !e->fits || ratelimit_priv_redis_is_window(&e->limit);
+        ask->slow = !e->fits;
         if (ask->slow)
             ask->phase = RATELIMIT_PRIV_REDIS_LOAD;
         return;
     }
     for (i = 0; i < ask->count; i++) {
+        const ratelimit_limit *l;
         e = &ask->entry[i];
         if (e->settled)
             continue;
-        ask->wide = ask->wide || e->limit.parts > 1 || ratelimit_priv_redis_is_window(&e->limit);
+        l = e->req->limit;
+        ask->wide = ask->wide || l->parts > 1 || ratelimit_priv_redis_is_window(l);
         if (!e->fits || e->unique != i || !ratelimit_priv_redis_is_take(e->req->op))
             ask->slow = true;
     }
@@ -2970,8 +3314,11 @@ static void ratelimit_priv_redis_put_keys(const ratelimit_priv_redis_ask *ask,
     size_t i;
     for (i = 0; i < ask->count; i++) {
         const ratelimit_priv_redis_entry *e = &ask->entry[i];
-        if (!e->settled && e->unique == i)
-            ratelimit_priv_redis_put_key(ask->r, conn, e->req->key, e->req->key_len);
+        ratelimit_priv_redis_name name;
+        if (e->settled || e->unique != i)
+            continue;
+        ratelimit_priv_redis_name_bucket(&name, e->req);
+        ratelimit_priv_redis_put_name(ask->r, conn, &name);
     }
 }
 
@@ -2989,7 +3336,7 @@ static bool ratelimit_priv_redis_bounded(const ratelimit_redis *r)
     return r->clock || r->ttl_min_ms || r->ttl_max_ms;
 }
 
-/* low, high, now, rest */
+/* low, high, now, nanos */
 static void ratelimit_priv_redis_put_bounds(const ratelimit_priv_redis_ask *ask,
                                             ratelimit_priv_redis_conn *conn)
 {
@@ -3006,26 +3353,60 @@ static void ratelimit_priv_redis_put_bounds(const ratelimit_priv_redis_ask *ask,
     ratelimit_priv_redis_put_u64(conn, r->clock ? ask->now_ns % 1000 : 0);
 }
 
-static void ratelimit_priv_redis_put_most(const ratelimit_priv_redis_entry *e,
+/* A time that may be too long for scripts: then so long that it makes no difference. */
+static void ratelimit_priv_redis_put_ns(ratelimit_priv_redis_conn *conn, uint64_t ns)
+{
+    ratelimit_priv_redis_put_u64(conn,
+                                 ns < RATELIMIT_PRIV_REDIS_EXACT ? ns : RATELIMIT_PRIV_REDIS_EXACT);
+}
+
+static void ratelimit_priv_redis_put_span(ratelimit_priv_redis_conn *conn, ratelimit_priv_span span)
+{
+    ratelimit_priv_redis_put_ns(conn, span.ns);
+    ratelimit_priv_redis_put_u64(conn, span.part);
+}
+
+/* tag, owed */
+static void ratelimit_priv_redis_put_tags(const ratelimit_limit *l, ratelimit_priv_redis_conn *conn)
+{
+    unsigned char tag[8];
+    ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(l, l->state, tag));
+    ratelimit_priv_redis_put_arg(
+        conn, tag, ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, tag));
+}
+
+/* An ordinary debt above this was made before the clock was set back. See is_far of the scripts. */
+static void ratelimit_priv_redis_put_far(const ratelimit_limit *l, ratelimit_priv_redis_conn *conn)
+{
+    uint64_t window = ratelimit_priv_window(l).ns, step = RATELIMIT_STEP_NS;
+    char text[48];
+    if (!ratelimit_priv_redis_is_window(l)) {
+        ratelimit_priv_redis_put_ns(conn, step > UINT64_MAX - window ? UINT64_MAX : window + step);
+        return;
+    }
+    if (step > RATELIMIT_PRIV_REDIS_EXACT / 2)
+        step = RATELIMIT_PRIV_REDIS_EXACT / 2;
+    (void)snprintf(text, sizeof text, "%.0f %.0f", (double)step, (double)window);
+    ratelimit_priv_redis_put_text(conn, text);
+}
+
+/* tag, owed, most, cost, far, window */
+static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e, bool all,
                                           ratelimit_priv_redis_conn *conn)
 {
-    if (e->never)
+    const ratelimit_limit *l = e->req->limit;
+    bool peek = e->req->op == RATELIMIT_PEEK;
+    ratelimit_priv_redis_put_tags(l, conn);
+    if (e->never || (peek && !all))
         ratelimit_priv_redis_put_arg(conn, "-1", 2);
     else
         ratelimit_priv_redis_put_u64(conn, e->most.ns);
-}
-
-/* tag, most, cost */
-static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e,
-                                          ratelimit_priv_redis_conn *conn)
-{
-    unsigned char tag[8];
-    ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(&e->limit, tag));
-    if (e->req->op == RATELIMIT_PEEK)
-        ratelimit_priv_redis_put_arg(conn, "-1", 2);
+    ratelimit_priv_redis_put_u64(conn, peek ? 0 : e->cost.ns);
+    ratelimit_priv_redis_put_far(l, conn);
+    if (ratelimit_priv_redis_owes(e->req->op))
+        ratelimit_priv_redis_put_ns(conn, ratelimit_priv_window(l).ns);
     else
-        ratelimit_priv_redis_put_most(e, conn);
-    ratelimit_priv_redis_put_u64(conn, e->cost.ns);
+        ratelimit_priv_redis_put_arg(conn, "", 0);
 }
 
 static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
@@ -3033,45 +3414,40 @@ static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
                                             ratelimit_priv_redis_conn *conn)
 {
     bool bounded = ratelimit_priv_redis_bounded(ask->r);
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 7 : 3);
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 10 : 6);
     ratelimit_priv_redis_put_keys(ask, conn);
-    ratelimit_priv_redis_put_take(ask->entry, conn);
+    ratelimit_priv_redis_put_take(ask->entry, false, conn);
     if (bounded)
         ratelimit_priv_redis_put_bounds(ask, conn);
+}
+
+static uint64_t ratelimit_priv_redis_period(const ratelimit_limit *l)
+{
+    return ratelimit_priv_redis_is_window(l) ? l->per_ns / 1000 : 0;
 }
 
 static void ratelimit_priv_redis_build_ask(const ratelimit_priv_redis_ask *ask,
                                            const ratelimit_priv_redis_call *call,
                                            ratelimit_priv_redis_conn *conn)
 {
-    unsigned char tag[8];
     size_t i;
     ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_ASK, ask->keys,
-                                    4 + ask->keys * (ask->wide ? 7 : 3));
+                                    4 + ask->keys * (ask->wide ? 11 : 6));
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
     for (i = 0; i < ask->count; i++) {
         const ratelimit_priv_redis_entry *e = &ask->entry[i];
-        bool peek = e->req->op == RATELIMIT_PEEK;
         if (e->settled)
             continue;
-        ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(&e->limit, tag));
-        ratelimit_priv_redis_put_most(e, conn);
-        ratelimit_priv_redis_put_u64(conn, peek ? 0 : e->cost.ns);
+        ratelimit_priv_redis_put_take(e, true, conn);
         if (!ask->wide)
             continue;
         ratelimit_priv_redis_put_u64(conn, e->most.part);
-        ratelimit_priv_redis_put_u64(conn, peek ? 0 : e->cost.part);
-        ratelimit_priv_redis_put_u64(conn, e->limit.parts);
-        ratelimit_priv_redis_put_u64(
-            conn, ratelimit_priv_redis_is_window(&e->limit) ? e->limit.per_ns / 1000 : 0);
+        ratelimit_priv_redis_put_u64(conn, e->req->op == RATELIMIT_PEEK ? 0 : e->cost.part);
+        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_window(e->req->limit).part);
+        ratelimit_priv_redis_put_u64(conn, e->req->limit->parts);
+        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_period(e->req->limit));
     }
-}
-
-static void ratelimit_priv_redis_put_span(ratelimit_priv_redis_conn *conn, ratelimit_priv_span span)
-{
-    ratelimit_priv_redis_put_u64(conn, span.ns);
-    ratelimit_priv_redis_put_u64(conn, span.part);
 }
 
 /* The cost of one token or, with a fraction, the costs of 2^k tokens, from the most that is within
@@ -3079,13 +3455,13 @@ static void ratelimit_priv_redis_put_span(ratelimit_priv_redis_conn *conn, ratel
 static size_t ratelimit_priv_redis_powers(const ratelimit_priv_redis_entry *e,
                                           ratelimit_priv_redis_conn *conn)
 {
+    const ratelimit_limit *l = e->req->limit;
     ratelimit_priv_span cost;
     size_t count = 0;
     int k;
-    for (k = e->limit.parts > 1 ? 62 : 0; k >= 0; k--) {
+    for (k = l->parts > 1 ? 62 : 0; k >= 0; k--) {
         uint64_t power = UINT64_C(1) << k;
-        if (power > e->req->n || power > e->limit.burst ||
-            !ratelimit_priv_cost(&e->limit, power, &cost))
+        if (power > e->req->n || power > l->burst || !ratelimit_priv_cost(l, power, &cost))
             continue;
         count++;
         if (conn)
@@ -3094,39 +3470,73 @@ static size_t ratelimit_priv_redis_powers(const ratelimit_priv_redis_entry *e,
     return count;
 }
 
+/* The spans that take_up_to, refund, cancel or block need. */
+static void ratelimit_priv_redis_put_spans(const ratelimit_priv_redis_entry *e,
+                                           ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_request *q = e->req;
+    const ratelimit_limit *l = q->limit;
+    ratelimit_priv_span window = ratelimit_priv_window(l), then, cost = e->cost;
+    switch (q->op) {
+    case RATELIMIT_TAKE_UP_TO:
+        if (q->n > l->burst || !ratelimit_priv_cost(l, q->n, &cost))
+            cost = ratelimit_priv_span_of(UINT64_MAX, 0);
+        ratelimit_priv_redis_put_span(conn, cost);
+        (void)ratelimit_priv_redis_powers(e, conn);
+        return;
+    case RATELIMIT_BLOCK:
+        ratelimit_priv_redis_put_span(conn, ratelimit_priv_span_of(q->max_wait_ns, 0));
+        ratelimit_priv_redis_put_span(
+            conn, ratelimit_priv_minus(window, ratelimit_priv_interval(l), l->parts));
+        ratelimit_priv_redis_put_ns(
+            conn, ratelimit_priv_redis_is_window(l) ? l->per_ns : window.ns - l->interval_ns);
+        return;
+    case RATELIMIT_TAKE:
+    case RATELIMIT_PEEK:
+    case RATELIMIT_RESERVE:
+    case RATELIMIT_CHARGE:
+    case RATELIMIT_REFUND:
+    case RATELIMIT_CANCEL:
+    case RATELIMIT_RESET:
+    default: /* owes it more than `then`, others have reserved later */
+        then = ratelimit_priv_span_of(UINT64_MAX, 0);
+        if (q->op == RATELIMIT_CANCEL) {
+            then = window;
+            then.ns =
+                q->max_wait_ns < RATELIMIT_PRIV_REDIS_EXACT ? then.ns + q->max_wait_ns : UINT64_MAX;
+            if (!q->max_wait_ns || q->max_wait_ns > RATELIMIT_PRIV_LONG)
+                cost = ratelimit_priv_span_of(0, 0);
+        }
+        ratelimit_priv_redis_put_span(conn, then);
+        ratelimit_priv_redis_put_span(conn, cost);
+    }
+}
+
 static void ratelimit_priv_redis_build_give(const ratelimit_priv_redis_ask *ask,
                                             const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     const ratelimit_priv_redis_entry *e = ask->entry;
+    const ratelimit_limit *l = e->req->limit;
     ratelimit_op op = e->req->op;
-    ratelimit_priv_step s;
-    unsigned char tag[8];
-    size_t args = 9;
-    if (op == RATELIMIT_TAKE_UP_TO)
-        args += 2 + 2 * ratelimit_priv_redis_powers(e, NULL);
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, args);
+    unsigned char tag[5];
+    size_t spans = op == RATELIMIT_TAKE_UP_TO ? 2 + 2 * ratelimit_priv_redis_powers(e, NULL)
+                   : op == RATELIMIT_BLOCK    ? 5
+                                              : 4;
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, 13 + spans);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
-    ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(&e->limit, tag));
-    ratelimit_priv_redis_put_u64(conn, e->limit.parts);
-    if (op == RATELIMIT_REFUND) {
-        ratelimit_priv_redis_put_text(conn, "refund");
-        ratelimit_priv_redis_put_span(conn, e->cost);
-    } else if (op == RATELIMIT_BLOCK) {
-        memset(&s, 0, sizeof s);
-        s.l = &e->limit;
-        ratelimit_priv_redis_put_text(conn, "block");
-        ratelimit_priv_redis_put_span(conn, ratelimit_priv_block(&s, e->req->max_wait_ns));
-    } else {
-        ratelimit_priv_span all = ratelimit_priv_span_of(RATELIMIT_PRIV_REDIS_EXACT - 1, 0);
-        if (e->req->n <= e->limit.burst)
-            (void)ratelimit_priv_cost(&e->limit, e->req->n, &all);
-        ratelimit_priv_redis_put_text(conn, "up_to");
-        ratelimit_priv_redis_put_span(conn, ratelimit_priv_window(&e->limit));
-        ratelimit_priv_redis_put_span(conn, all);
-        (void)ratelimit_priv_redis_powers(e, conn);
-    }
+    ratelimit_priv_redis_put_tags(l, conn);
+    ratelimit_priv_redis_put_far(l, conn);
+    ratelimit_priv_redis_put_u64(conn, l->parts);
+    ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_period(l));
+    ratelimit_priv_redis_block_tag(tag);
+    ratelimit_priv_redis_put_arg(conn, tag, sizeof tag);
+    ratelimit_priv_redis_put_text(conn, op == RATELIMIT_TAKE_UP_TO ? "up_to"
+                                        : op == RATELIMIT_BLOCK    ? "block"
+                                                                   : "back");
+    ratelimit_priv_redis_put_span(conn, ratelimit_priv_window(l));
+    ratelimit_priv_redis_put_spans(e, conn);
 }
 
 static void ratelimit_priv_redis_build_swap(const ratelimit_priv_redis_ask *ask,
@@ -3174,8 +3584,9 @@ static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
                                         const ratelimit_priv_redis_call *first_or_null)
 {
     const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self, *first;
-    if (call->r->cluster || call->apart || call->build != ratelimit_priv_redis_build ||
-        ask->phase != RATELIMIT_PRIV_REDIS_FAST || ask->script != RATELIMIT_PRIV_REDIS_TAKE)
+    if (call->r->cluster || call->r->one_key || call->r->apart || call->apart ||
+        call->build != ratelimit_priv_redis_build || ask->phase != RATELIMIT_PRIV_REDIS_FAST ||
+        ask->script != RATELIMIT_PRIV_REDIS_TAKE)
         return false;
     if (!first_or_null)
         return true;
@@ -3187,9 +3598,11 @@ static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
 static bool ratelimit_priv_redis_alike(const ratelimit_priv_redis_entry *a,
                                        const ratelimit_priv_redis_entry *b)
 {
-    return a->limit.code == b->limit.code && a->most.ns == b->most.ns &&
-           a->cost.ns == b->cost.ns && a->never == b->never &&
-           (a->req->op == RATELIMIT_PEEK) == (b->req->op == RATELIMIT_PEEK);
+    return a->req->limit->state == b->req->limit->state &&
+           a->req->limit->window_ns == b->req->limit->window_ns && a->most.ns == b->most.ns &&
+           a->cost.ns == b->cost.ns &&
+           (a->req->op == RATELIMIT_PEEK) == (b->req->op == RATELIMIT_PEEK) &&
+           ratelimit_priv_redis_owes(a->req->op) == ratelimit_priv_redis_owes(b->req->op);
 }
 
 static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
@@ -3203,37 +3616,36 @@ static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *ca
         if (!ratelimit_priv_redis_alike(first->entry, ask->entry))
             told = count;
     }
-    ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count, 4 + 3 * told);
+    ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count, 4 + 6 * told);
     for (i = 0; i < count; i++)
         ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)calls[i]->self, conn);
     ratelimit_priv_redis_put_bounds(first, conn);
     for (i = 0; i < told; i++) {
         ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
-        ratelimit_priv_redis_put_take(ask->entry, conn);
+        ratelimit_priv_redis_put_take(ask->entry, false, conn);
     }
 }
 
-/* True if b must be stored where a is, at now. When it was seen need not be, nor that it is full.
- */
+/* True if b must be stored where a is. When it was seen need not be, nor that it is full. */
 static bool ratelimit_priv_redis_differs(const ratelimit_bucket *a, const ratelimit_bucket *b,
                                          uint64_t now)
 {
     if (!b->rest)
-        return ratelimit_priv_debt(a, now) != 0;
-    return a->full_ns != b->full_ns || ((a->rest ^ b->rest) & ~RATELIMIT_PRIV_SEEN) != 0;
+        return ratelimit_priv_redis_is_block(a) || ratelimit_priv_left(a, now) != 0;
+    return a->full_ns != b->full_ns ||
+           (a->rest ^ b->rest) & ((UINT64_C(1) << RATELIMIT_PRIV_SEEN_SHIFT) - 1);
 }
 
 /* A request of a batch that is not carried out: what must be stored all the same (a changed limit,
  * a clock that was set back). */
-static void ratelimit_priv_redis_touch(ratelimit_bucket *b, const ratelimit_priv_redis_entry *e,
+static void ratelimit_priv_redis_touch(ratelimit_bucket *b, const ratelimit_request *req,
                                        uint64_t now)
 {
-    ratelimit_priv_step s;
-    if (e->req->op == RATELIMIT_PEEK)
-        return;
-    ratelimit_priv_look(&s, b, &e->limit, ratelimit_priv_tokens(e->req), now, RATELIMIT_STEP_NS);
-    if (s.dirty)
-        ratelimit_priv_save(&s, b, now);
+    ratelimit_request refused = *req;
+    refused.op = RATELIMIT_TAKE;
+    refused.n = UINT64_MAX;
+    if (req->op != RATELIMIT_PEEK)
+        (void)ratelimit_priv_decide(b, &refused, now, RATELIMIT_STEP_NS, NULL);
 }
 
 /* A batch of which something was refused: as ratelimit_table_decide says. */
@@ -3249,7 +3661,7 @@ static void ratelimit_priv_redis_none(ratelimit_priv_redis_ask *ask, uint64_t no
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
         if (!e->settled)
-            ratelimit_priv_redis_touch(&ask->entry[e->unique].after, e, now);
+            ratelimit_priv_redis_touch(&ask->entry[e->unique].after, e->req, now);
         if (!e->res->allowed)
             continue;
         if (!e->settled) {
@@ -3257,9 +3669,9 @@ static void ratelimit_priv_redis_none(ratelimit_priv_redis_ask *ask, uint64_t no
             ratelimit_request peek = *e->req;
             peek.op = RATELIMIT_PEEK;
             peek.n = 1;
-            (void)ratelimit_priv_decide(&copy, &e->limit, &peek, now, RATELIMIT_STEP_NS, e->res);
-            e->res->status = RATELIMIT_OK;
+            (void)ratelimit_priv_decide(&copy, &peek, now, RATELIMIT_STEP_NS, e->res);
         }
+        e->res->status = RATELIMIT_SKIPPED;
         e->res->allowed = false;
         e->res->taken = e->res->wait_ns = 0;
         e->res->retry_after_ns = longest;
@@ -3277,7 +3689,7 @@ static bool ratelimit_priv_redis_reply(ratelimit_priv_redis_ask *ask, uint64_t n
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
         if (!e->settled)
-            (void)ratelimit_priv_decide(&ask->entry[e->unique].after, &e->limit, e->req, now,
+            (void)ratelimit_priv_decide(&ask->entry[e->unique].after, e->req, now,
                                         RATELIMIT_STEP_NS, e->res);
         refused = refused || !e->res->allowed;
     }
@@ -3296,6 +3708,26 @@ static bool ratelimit_priv_redis_give_up(ratelimit_priv_redis_call *call, const 
     return true;
 }
 
+static bool ratelimit_priv_redis_odd(ratelimit_priv_redis_call *call)
+{
+    return ratelimit_priv_redis_give_up(call, "Redis sent an answer that makes no sense");
+}
+
+/* The limit under which e's bucket was saved last: that of one of the entries with this bucket. */
+static const ratelimit_limit *ratelimit_priv_redis_saved_under(const ratelimit_priv_redis_ask *ask,
+                                                               const ratelimit_priv_redis_entry *e)
+{
+    const ratelimit_limit *l = e->req->limit;
+    size_t i;
+    for (i = e->number; i < ask->count; i++) {
+        const ratelimit_priv_redis_entry *other = &ask->entry[i];
+        if (!other->settled && other->unique == e->number &&
+            !((e->after.rest ^ other->req->limit->state) & RATELIMIT_PRIV_CODE))
+            l = other->req->limit;
+    }
+    return l;
+}
+
 /* Decides on states that came from Redis: reply elements from `first` on. True: done. */
 static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, const redisReply *reply,
                                            size_t first, const redisReply *time)
@@ -3305,7 +3737,7 @@ static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, cons
     size_t i, j = first;
     if (++ask->tries > RATELIMIT_PRIV_REDIS_TRIES)
         return ratelimit_priv_redis_give_up(call, "others changed the key each time it was tried");
-    call->rest = ask->tries > 3;
+    call->pause = ask->tries > 3;
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
         const redisReply *state;
@@ -3313,84 +3745,71 @@ static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, cons
             continue;
         state = j < reply->elements ? reply->element[j++] : NULL;
         if (!state || state->type != REDIS_REPLY_STRING ||
-            state->len > RATELIMIT_PRIV_REDIS_STATE ||
-            !ratelimit_priv_redis_decode((const unsigned char *)state->str, state->len, &e->before))
+            (size_t)state->len > RATELIMIT_PRIV_REDIS_STATE ||
+            !ratelimit_priv_redis_decode((const unsigned char *)state->str, (size_t)state->len,
+                                         &e->before))
             return ratelimit_priv_redis_give_up(
                 call, "the key holds something else: choose a prefix that nobody uses");
-        memcpy(e->old, state->str, state->len);
+        memcpy(e->old, state->str, (size_t)state->len);
         e->old_len = (uint32_t)state->len;
     }
     if (!ratelimit_priv_redis_reply(ask, now))
         return true;
     for (i = 0; i < ask->count; i++) {
-        ratelimit_priv_redis_entry *e = &ask->entry[i], *last = e;
+        ratelimit_priv_redis_entry *e = &ask->entry[i];
         if (e->settled || e->unique != i)
             continue;
-        for (j = i; j < ask->count; j++) /* the limit under which it was saved */
-            if (!ask->entry[j].settled && ask->entry[j].unique == i &&
-                ratelimit_priv_rest_code(e->after.rest) ==
-                    (ask->entry[j].limit.code & RATELIMIT_PRIV_REMEMBERED))
-                last = &ask->entry[j];
-        e->put_len = (uint32_t)ratelimit_priv_redis_encode(&e->after, &last->limit, now, e->put);
-        if (!ratelimit_priv_redis_differs(&e->before, &e->after, now)) {
+        if (ratelimit_priv_redis_differs(&e->before, &e->after, now)) {
+            e->put_len = (uint32_t)ratelimit_priv_redis_encode(
+                &e->after, ratelimit_priv_redis_saved_under(ask, e), now, e->put);
+        } else {
             memcpy(e->put, e->old, e->old_len);
             e->put_len = e->old_len;
         }
-        e->ttl_ms = e->after.rest ? ratelimit_priv_redis_ttl(ask->r, e->after.full_ns - now) : 0;
+        e->ttl_ms = ratelimit_priv_redis_ttl(ask->r, ratelimit_priv_left(&e->after, now));
     }
     ask->phase = RATELIMIT_PRIV_REDIS_STORE;
     return false;
 }
 
-/* The bucket of a debt that a script found, at now; and whether the script stored something. */
-static void ratelimit_priv_redis_found(ratelimit_priv_redis_ask *ask, ratelimit_priv_redis_entry *e,
-                                       uint64_t now, long long ns, long long part)
+/* The bucket of a debt that a script found, at now; and whether the script stored something. What
+ * the script has judged is not judged again: as a debt on purpose, seen when it was longest, it is
+ * taken as it is. */
+static void ratelimit_priv_redis_found(ratelimit_priv_redis_entry *e, uint64_t now, long long ns,
+                                       long long part)
 {
-    const ratelimit_limit *l = &e->limit;
-    ratelimit_priv_span ahead = ratelimit_priv_span_of((uint64_t)ns, (uint32_t)part), end = {0, 0};
-    ratelimit_op op = e->req->op;
+    const ratelimit_limit *l = e->req->limit;
+    ratelimit_priv_span ahead = ratelimit_priv_span_of((uint64_t)ns, (uint32_t)part);
     memset(&e->before, 0, sizeof e->before);
-    if (ns || part) {
+    if (e->req->op == RATELIMIT_BLOCK) {
         e->before.full_ns = now + ahead.ns;
-        e->before.rest = ratelimit_priv_redis_rest(
-            (uint64_t)part, l->parts, l->code & RATELIMIT_PRIV_REMEMBERED, RATELIMIT_PRIV_LONG);
+        e->before.rest = ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_BLOCK);
+    } else if (ns || part) {
+        e->before.full_ns = now + ahead.ns;
+        e->before.rest = l->state | RATELIMIT_PRIV_ON_PURPOSE | ratelimit_priv_pack(ahead.part, l);
     }
-    if (ratelimit_priv_redis_is_window(l)) {
-        end.ns = l->per_ns - now % l->per_ns;
-        ahead = ratelimit_priv_minus(ahead, end, l->parts);
-    }
-    if (ratelimit_priv_redis_is_take(op))
-        e->stored = !e->never && op != RATELIMIT_PEEK && !ratelimit_priv_above(ahead, e->most);
-    else if (op == RATELIMIT_REFUND)
-        e->stored = ns || part;
-    else
-        e->stored =
-            op == RATELIMIT_BLOCK ||
-            !ratelimit_priv_above(
-                ratelimit_priv_plus(ahead, ratelimit_priv_span_of(l->interval_ns, l->interval_part),
-                                    l->parts),
-                ratelimit_priv_window(l));
-    (void)ask;
-}
-
-/* True if a script's all-or-none passed. */
-static bool ratelimit_priv_redis_all_passed(const ratelimit_priv_redis_ask *ask)
-{
-    size_t i;
-    for (i = 0; i < ask->count; i++) {
-        const ratelimit_priv_redis_entry *e = &ask->entry[i];
-        if (!e->settled && !e->stored && !(e->req->op == RATELIMIT_PEEK && e->res->allowed))
-            return false;
-    }
-    return true;
+    if (e->before.rest)
+        e->before.rest |= ratelimit_priv_seen_bits(RATELIMIT_PRIV_LONG);
+    e->stored = true;
+    if (!ratelimit_priv_redis_is_take(e->req->op))
+        return;
+    if (ratelimit_priv_redis_is_window(l))
+        ahead = ratelimit_priv_minus(ahead, ratelimit_priv_span_of(l->per_ns - now % l->per_ns, 0),
+                                     l->parts);
+    e->stored = !e->never && e->req->op != RATELIMIT_PEEK && !ratelimit_priv_above(ahead, e->most);
 }
 
 /* After a script decided: makes the answers, and checks that what they store is what it stored. */
 static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint64_t now)
 {
     ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
-    bool changed = ratelimit_priv_redis_reply(ask, now), stored;
-    stored = ask->all ? ratelimit_priv_redis_all_passed(ask) : ask->entry->stored;
+    bool changed = ratelimit_priv_redis_reply(ask, now), stored = true;
+    size_t i;
+    for (i = 0; i < ask->count; i++) {
+        const ratelimit_priv_redis_entry *e = &ask->entry[i];
+        stored = stored && (e->settled || e->stored ||
+                            (ask->all && e->req->op == RATELIMIT_PEEK && e->res->allowed));
+    }
     if (changed && !stored) {
         ask->phase = RATELIMIT_PRIV_REDIS_LOAD; /* too large for the script */
         ask->slow = true;
@@ -3399,33 +3818,29 @@ static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint6
     return true;
 }
 
-static bool ratelimit_priv_redis_odd(ratelimit_priv_redis_call *call)
-{
-    return ratelimit_priv_redis_give_up(call, "Redis sent an answer that makes no sense");
-}
-
-/* The debts in an answer of ask, give or take; time NULL: in none of them is a window. */
+/* The debts in an answer of ask or give. */
 static bool ratelimit_priv_redis_on_fast(ratelimit_priv_redis_call *call, const redisReply *reply)
 {
     ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
-    bool give = ask->script == RATELIMIT_PRIV_REDIS_GIVE;
-    size_t i, j = ask->wide, stride = ask->wide || give ? 2 : 1;
+    bool give = ask->script == RATELIMIT_PRIV_REDIS_GIVE, wide = give || ask->wide;
+    size_t i, j = wide && !give, stride = wide ? 2 : 1;
     uint64_t now = ask->r->clock ? ask->now_ns : 0;
-    if (reply->elements != j + ask->keys * stride)
+    if (reply->elements != wide + ask->keys * stride)
         return ratelimit_priv_redis_odd(call);
     for (i = 0; i < reply->elements; i++)
         if (reply->element[i]->type != REDIS_REPLY_INTEGER || reply->element[i]->integer < 0)
             return ratelimit_priv_redis_odd(call);
-    if (ask->wide && !ask->r->clock)
-        now = (uint64_t)reply->element[0]->integer * 1000;
+    if (wide && !ask->r->clock)
+        now = (uint64_t)reply->element[give ? 2 : 0]->integer * 1000;
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
+        long long part;
         if (e->settled)
             continue;
-        if (stride == 2 && reply->element[j + 1]->integer >= (long long)e->limit.parts)
+        part = wide ? reply->element[j + 1]->integer : 0;
+        if (part >= (long long)e->req->limit->parts)
             return ratelimit_priv_redis_odd(call);
-        ratelimit_priv_redis_found(ask, e, now, reply->element[j]->integer,
-                                   stride == 2 ? reply->element[j + 1]->integer : 0);
+        ratelimit_priv_redis_found(e, now, reply->element[j]->integer, part);
         j += stride;
     }
     return ratelimit_priv_redis_on_debts(call, now);
@@ -3444,7 +3859,7 @@ static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const r
     if (reply->type == REDIS_REPLY_INTEGER && ask->script == RATELIMIT_PRIV_REDIS_TAKE &&
         ask->phase == RATELIMIT_PRIV_REDIS_FAST && reply->integer >= 0) {
         uint64_t now = ask->r->clock ? ask->now_ns : 0;
-        ratelimit_priv_redis_found(ask, ask->entry, now, reply->integer, 0);
+        ratelimit_priv_redis_found(ask->entry, now, reply->integer, 0);
         return ratelimit_priv_redis_on_debts(call, now);
     }
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0)
@@ -3473,10 +3888,12 @@ static bool ratelimit_priv_redis_one_slot(const ratelimit_priv_redis_ask *ask, u
     size_t i;
     for (i = 0; i < ask->count; i++) {
         const ratelimit_priv_redis_entry *e = &ask->entry[i];
+        ratelimit_priv_redis_name name;
         uint32_t other;
         if (e->settled)
             continue;
-        other = ratelimit_priv_redis_slot(ask->r, e->req->key, e->req->key_len);
+        ratelimit_priv_redis_name_bucket(&name, e->req);
+        other = ratelimit_priv_redis_slot(ask->r, &name);
         if (found && other != *slot)
             return false;
         *slot = other;
@@ -3507,8 +3924,8 @@ static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_
             (void)ratelimit_priv_redis_reply(ask, 0);
         return false;
     }
-    if (r->cluster && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
-        ratelimit_priv_redis_say(r, "all-or-none needs its keys in one slot of the cluster: put "
+    if ((r->cluster || r->one_key) && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
+        ratelimit_priv_redis_say(r, "all-or-none needs its keys in one slot: put "
                                     "what they share in braces, as in \"{alice}:login\" and "
                                     "\"{alice}:api\"");
         for (i = 0; i < count; i++)
@@ -3571,11 +3988,11 @@ static void ratelimit_priv_redis_decide_some(ratelimit_redis *r, const ratelimit
     free(memory);
 }
 
-static void ratelimit_priv_redis_decide(void *self, const ratelimit_request *req,
+static void ratelimit_priv_redis_decide(const ratelimit_store *store, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     const size_t most = 1024;
-    ratelimit_redis *r = (ratelimit_redis *)self;
+    ratelimit_redis *r = (ratelimit_redis *)store->self;
     uint64_t now_ns, deadline;
     size_t some;
     if (!res || !count)
@@ -3599,18 +4016,12 @@ static void ratelimit_priv_redis_decide(void *self, const ratelimit_request *req
     }
 }
 
-static void ratelimit_priv_redis_close(void *self)
-{
-    ratelimit_redis_close((ratelimit_redis *)self);
-}
-
 RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r)
 {
     ratelimit_store store;
     memset(&store, 0, sizeof store);
     store.self = r;
     store.decide = ratelimit_priv_redis_decide;
-    store.close = ratelimit_priv_redis_close;
     return store;
 }
 
@@ -3635,6 +4046,7 @@ static bool ratelimit_priv_redis_good_options(const ratelimit_redis_options *o)
     return o->port >= 0 && o->port < 65536 && o->database >= 0 && !(o->cluster && o->database) &&
            !(o->cluster && o->unix_path) && !(o->user && !o->password) &&
            (!o->unix_path || (*o->unix_path && strlen(o->unix_path) < 104)) &&
+           !(o->client_name && (!*o->client_name || strpbrk(o->client_name, " \n"))) &&
            !o->tls_cert == !o->tls_key && !(o->tls_name && !*o->tls_name) &&
            !(o->ttl_max_ms && o->ttl_min_ms > o->ttl_max_ms) &&
            o->ttl_min_ms < RATELIMIT_PRIV_REDIS_EXACT && o->ttl_max_ms < RATELIMIT_PRIV_REDIS_EXACT;
@@ -3650,15 +4062,20 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     r->user = ratelimit_priv_redis_copy(o->user, &good);
     r->password = ratelimit_priv_redis_copy(o->password, &good);
     r->prefix = ratelimit_priv_redis_copy(o->prefix ? o->prefix : "ratelimit:", &good);
+    r->client_name = ratelimit_priv_redis_copy(o->client_name, &good);
     r->prefix_len = r->prefix ? strlen(r->prefix) : 0;
 #  if defined(RATELIMIT_REDIS_TLS)
     r->tls_name = ratelimit_priv_redis_copy(o->tls_name, &good);
 #  endif
     r->database = o->database;
     r->connect_timeout_ns =
-        RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 100);
-    r->timeout_ns = RATELIMIT_MILLISECOND * (o->timeout_ms ? o->timeout_ms : 100);
+        RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 500);
+    r->timeout_ns = RATELIMIT_MILLISECOND * (o->timeout_ms ? o->timeout_ms : 300);
     r->cool_down_ns = RATELIMIT_MILLISECOND * (o->cool_down_ms ? o->cool_down_ms : 500);
+    r->max_idle_ns = RATELIMIT_MILLISECOND * (o->max_idle_ms ? o->max_idle_ms : 30000);
+    r->mix = ratelimit_clock_ns() ^ (uint64_t)(uintptr_t)r ^ (uint64_t)getpid() << 40;
+    r->mix |= 1;
+    r->one_key = o->one_key;
     r->pool_size = o->pool_size ? o->pool_size : 16;
     r->ttl_min_ms = o->ttl_min_ms;
     r->ttl_max_ms = o->ttl_max_ms;
@@ -3696,7 +4113,8 @@ RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_option
     r = (ratelimit_redis *)calloc(1, sizeof *r);
     if (!r)
         return NULL;
-    ratelimit_priv_redis_init_lock(r);
+    pthread_mutex_init(&r->lock, NULL);
+    ratelimit_priv_redis_init_cond(&r->freed);
     if (!ratelimit_priv_redis_fill(r, options)) {
         ratelimit_redis_close(r);
         return NULL;
@@ -3713,6 +4131,124 @@ RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_option
 #  endif
     *status = RATELIMIT_OK;
     return r;
+}
+
+/* Text from `from` to `to`, its %-escapes undone; false if it does not fit or they are wrong. */
+static bool ratelimit_priv_redis_unescape(char *out, size_t room, const char *from, const char *to)
+{
+    size_t len = 0;
+    for (; from < to; from++) {
+        int i, value = 0;
+        char c = *from;
+        if (c == '%') {
+            for (i = 1; i <= 2; i++) {
+                char d = from + i < to ? from[i] : 'x';
+                value = value * 16 + (d >= '0' && d <= '9'   ? d - '0'
+                                      : d >= 'a' && d <= 'f' ? d - 'a' + 10
+                                      : d >= 'A' && d <= 'F' ? d - 'A' + 10
+                                                             : -1000);
+            }
+            if (value <= 0)
+                return false;
+            c = (char)value;
+            from += 2;
+        }
+        if (len + 1 >= room)
+            return false;
+        out[len++] = c;
+    }
+    out[len] = 0;
+    return true;
+}
+
+/* A number of digits only, up to most. */
+static bool ratelimit_priv_redis_number(const char *from, const char *to, int most, int *value)
+{
+    *value = 0;
+    if (from == to)
+        return false;
+    for (; from < to; from++) {
+        if (*from < '0' || *from > '9' || *value > (most - (*from - '0')) / 10)
+            return false;
+        *value = *value * 10 + (*from - '0');
+    }
+    return true;
+}
+
+typedef struct ratelimit_priv_redis_url {
+    char user[256], password[1024], host[256], path[128];
+} ratelimit_priv_redis_url;
+
+/* What comes after "//" and the login. */
+static bool ratelimit_priv_redis_url_place(const char *at, bool local, ratelimit_priv_redis_url *u,
+                                           ratelimit_redis_options *o)
+{
+    const char *end = at + strlen(at), *stop = local ? strchr(at, '?') : strchr(at, '/'), *port;
+    stop = stop ? stop : end;
+    if (local) {
+        o->unix_path = u->path;
+        return *at == '/' && ratelimit_priv_redis_unescape(u->path, sizeof u->path, at, stop) &&
+               (stop == end || (strncmp(stop, "?db=", 4) == 0 &&
+                                ratelimit_priv_redis_number(stop + 4, end, INT_MAX, &o->database)));
+    }
+    if (*at == '[') {
+        port = strchr(++at, ']');
+        if (!port || port > stop ||
+            !ratelimit_priv_redis_unescape(u->host, sizeof u->host, at, port))
+            return false;
+        port++;
+    } else {
+        port = strchr(at, ':');
+        port = port && port < stop ? port : stop;
+        if (!ratelimit_priv_redis_unescape(u->host, sizeof u->host, at, port))
+            return false;
+    }
+    o->host = u->host;
+    return *u->host &&
+           (port == stop ||
+            (*port == ':' && ratelimit_priv_redis_number(port + 1, stop, 65535, &o->port) &&
+             o->port)) &&
+           (stop == end || stop + 1 == end ||
+            ratelimit_priv_redis_number(stop + 1, end, INT_MAX, &o->database));
+}
+
+RATELIMIT_API ratelimit_redis *
+ratelimit_redis_open_url(const char *url, const ratelimit_redis_options *options_or_null,
+                         ratelimit_status *status_or_null)
+{
+    static const char *const scheme[] = {"redis://", "rediss://", "unix://"};
+    ratelimit_redis_options o;
+    ratelimit_priv_redis_url u;
+    const char *at, *login;
+    size_t i = 0;
+    if (status_or_null)
+        *status_or_null = url ? RATELIMIT_SYNTAX : RATELIMIT_BAD_ARGUMENT;
+    memset(&o, 0, sizeof o);
+    if (options_or_null)
+        o = *options_or_null;
+    while (url && i < 3 && strncmp(url, scheme[i], strlen(scheme[i])) != 0)
+        i++;
+    if (!url || i == 3)
+        return NULL;
+    o.tls = i == 1;
+    at = url + strlen(scheme[i]);
+    login = strchr(at, '@');
+    if (login) {
+        const char *colon = strchr(at, ':');
+        colon = colon && colon < login ? colon : login;
+        if (!ratelimit_priv_redis_unescape(u.user, sizeof u.user, at, colon) ||
+            !ratelimit_priv_redis_unescape(u.password, sizeof u.password,
+                                           colon < login ? colon + 1 : login, login))
+            return NULL;
+        if (*u.user)
+            o.user = u.user;
+        if (colon < login)
+            o.password = u.password;
+        at = login + 1;
+    }
+    if (!ratelimit_priv_redis_url_place(at, i == 2, &u, &o))
+        return NULL;
+    return ratelimit_redis_open(&o, status_or_null);
 }
 
 static void ratelimit_priv_redis_build_ping(ratelimit_priv_redis_call *call,
@@ -3750,7 +4286,8 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     while (r->nodes) {
         ratelimit_priv_redis_node *node = r->nodes;
         r->nodes = node->next;
-        ratelimit_priv_redis_drop_idle(r, node);
+        ratelimit_priv_redis_drop(r, &node->idle);
+        ratelimit_priv_redis_drop(r, &node->half);
         free(node->host);
         free(node);
     }
@@ -3764,6 +4301,7 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     free(r->user);
     free(r->password);
     free(r->prefix);
+    free(r->client_name);
     pthread_cond_destroy(&r->freed);
     pthread_mutex_destroy(&r->lock);
     free(r);
@@ -3773,12 +4311,14 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
 
 #  define RATELIMIT_PRIV_REDIS_TTL (UINT64_C(1) << 42) /* ms */
 
-/* One call of a script with one key or two, whose reply is whole numbers. */
+/* One call of a script on key, whose reply is whole numbers. */
 typedef struct ratelimit_priv_redis_eval {
     unsigned script;
-    const char *key[2]; /* without prefix */
-    size_t key_len[2], keys;
-    char arg[4][24];
+    ratelimit_priv_redis_name name[2]; /* the second: of a fence */
+    size_t names;
+    uint64_t arg[4];
+    bool release;                          /* -1 before them */
+    bool urgent;                           /* asked also while the node is left alone */
     const ratelimit_redis_permit *permits; /* arguments after those */
     size_t args, permit_count;
     long long *reply;
@@ -3790,11 +4330,14 @@ static void ratelimit_priv_redis_build_eval(ratelimit_priv_redis_call *call,
 {
     const ratelimit_priv_redis_eval *e = (const ratelimit_priv_redis_eval *)call->self;
     size_t i;
-    ratelimit_priv_redis_put_script(call, conn, e->script, e->keys, e->args + e->permit_count);
-    for (i = 0; i < e->keys; i++)
-        ratelimit_priv_redis_put_key(call->r, conn, e->key[i], e->key_len[i]);
+    ratelimit_priv_redis_put_script(call, conn, e->script, e->names,
+                                    e->release + e->args + e->permit_count);
+    for (i = 0; i < e->names; i++)
+        ratelimit_priv_redis_put_name(call->r, conn, &e->name[i]);
+    if (e->release)
+        ratelimit_priv_redis_put_arg(conn, "-1", 2);
     for (i = 0; i < e->args; i++)
-        ratelimit_priv_redis_put_text(conn, e->arg[i]);
+        ratelimit_priv_redis_put_u64(conn, e->arg[i]);
     for (i = 0; i < e->permit_count; i++)
         ratelimit_priv_redis_put_text(conn, e->permits[i].id);
 }
@@ -3818,71 +4361,31 @@ static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
     return true;
 }
 
-static void ratelimit_priv_redis_arg(ratelimit_priv_redis_eval *e, uint64_t value)
-{
-    size_t len = 0;
-    ratelimit_priv_put_number(e->arg[e->args], &len, value);
-    e->arg[e->args++][len] = 0;
-}
-
-/* key and suffix as one text, in memory of its own; brace puts it in braces if it has none. */
-static char *ratelimit_priv_redis_name(const void *key, size_t key_len, const char *suffix,
-                                       bool brace, size_t *len)
-{
-    const char *open = (const char *)memchr(key, '{', key_len);
-    const char *close =
-        open ? (const char *)memchr(open, '}', key_len - (size_t)(open - (const char *)key)) : NULL;
-    char *name = (char *)malloc(key_len + strlen(suffix) + 3);
-    size_t at = 0;
-    if (!name)
-        return NULL;
-    brace = brace && !(close && close > open + 1);
-    if (brace)
-        name[at++] = '{';
-    memcpy(name + at, key, key_len);
-    at += key_len;
-    if (brace)
-        name[at++] = '}';
-    memcpy(name + at, suffix, strlen(suffix));
-    *len = at + strlen(suffix);
-    return name;
-}
-
-/* Runs e on key and suffix (and, for locks, the fence). */
+/* Runs e on the thing of a kind that is called key (and, for locks, its fence). */
 static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_priv_redis_eval *e,
-                                                unsigned script, const void *key, size_t key_len,
-                                                const char *suffix, long long *reply,
-                                                size_t reply_room)
+                                                unsigned script, char kind, const void *key,
+                                                size_t key_len, long long *reply, size_t reply_room)
 {
     ratelimit_priv_redis_call call;
-    bool brace = script == RATELIMIT_PRIV_REDIS_LOCK || script == RATELIMIT_PRIV_REDIS_OWNED;
-    char *name, *fence = NULL;
     e->script = script;
     e->reply = reply;
     e->reply_room = reply_room;
-    e->keys = script == RATELIMIT_PRIV_REDIS_LOCK ? 2 : 1;
-    name = ratelimit_priv_redis_name(key, key_len, suffix, brace, &e->key_len[0]);
-    if (e->keys == 2)
-        fence = ratelimit_priv_redis_name(key, key_len, ":fence", brace, &e->key_len[1]);
-    if (!name || (e->keys == 2 && !fence)) {
-        free(name);
-        free(fence);
-        ratelimit_priv_redis_say(r, "out of memory");
-        return RATELIMIT_STORE_FAILED;
+    e->names = 1;
+    ratelimit_priv_redis_name_of(&e->name[0], kind, key, key_len);
+    if (script == RATELIMIT_PRIV_REDIS_LOCK) {
+        e->names = 2;
+        ratelimit_priv_redis_name_of(&e->name[1], 'f', key, key_len);
     }
-    e->key[0] = name;
-    e->key[1] = fence;
     ratelimit_priv_redis_after_fork(r);
     memset(&call, 0, sizeof call);
     call.r = r;
     call.self = e;
+    call.urgent = e->urgent;
     call.build = ratelimit_priv_redis_build_eval;
     call.answer = ratelimit_priv_redis_answer_eval;
     if (r->cluster)
-        call.slot = ratelimit_priv_redis_slot(r, name, e->key_len[0]);
+        call.slot = ratelimit_priv_redis_slot(r, &e->name[0]);
     ratelimit_priv_redis_run(&call, 1, ratelimit_priv_redis_deadline(r));
-    free(name);
-    free(fence);
     return call.failed ? RATELIMIT_STORE_FAILED : RATELIMIT_OK;
 }
 
@@ -3916,7 +4419,7 @@ static bool ratelimit_priv_redis_window_settled(const ratelimit_redis *r, const 
     if (most)
         return false;
     ratelimit_priv_answer(out, RATELIMIT_OK);
-    out->limit = out->remaining = UINT64_MAX;
+    out->burst = out->remaining = UINT64_MAX;
     out->taken = n;
     return true;
 }
@@ -3929,7 +4432,7 @@ static void ratelimit_priv_redis_window_result(ratelimit_result *out, uint64_t m
                                : n > most ? RATELIMIT_NEVER
                                           : RATELIMIT_DENIED);
     used += allowed ? n : 0;
-    out->limit = most;
+    out->burst = most;
     out->remaining = used < most ? most - used : 0;
     out->taken = allowed ? n : 0;
     out->reset_after_ns = used ? left_ms * RATELIMIT_MILLISECOND : 0;
@@ -3943,24 +4446,19 @@ RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, s
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
     ratelimit_priv_redis_eval e;
-    long long reply[2] = {0, 0};
+    long long reply[3] = {0, 0, 0};
     if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
         return out->allowed;
     memset(&e, 0, sizeof e);
-    ratelimit_priv_redis_arg(&e, most);
-    ratelimit_priv_redis_arg(&e, n);
-    ratelimit_priv_redis_arg(&e, per_ms);
-    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_COUNT, key, key_len, ":window", reply,
-                                2) != RATELIMIT_OK) {
+    e.arg[e.args++] = most;
+    e.arg[e.args++] = n;
+    e.arg[e.args++] = per_ms;
+    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_COUNT, 'w', key, key_len, reply, 3) !=
+        RATELIMIT_OK)
         ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
-        return false;
-    }
-    {
-        uint64_t used = reply[0] > 0 ? (uint64_t)reply[0] : 0;
-        bool allowed = used <= most && n <= most - used;
-        ratelimit_priv_redis_window_result(out, most, n, used, allowed,
-                                           reply[1] > 0 ? (uint64_t)reply[1] : 0);
-    }
+    else
+        ratelimit_priv_redis_window_result(out, most, n, reply[1] > 0 ? (uint64_t)reply[1] : 0,
+                                           reply[0] == 1, reply[2] > 0 ? (uint64_t)reply[2] : 0);
     return out->allowed;
 }
 
@@ -3998,22 +4496,22 @@ RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, 
         return false;
     }
     memset(&e, 0, sizeof e);
-    ratelimit_priv_redis_arg(&e, most);
-    ratelimit_priv_redis_arg(&e, n);
-    ratelimit_priv_redis_arg(&e, per_ms);
-    ratelimit_priv_redis_arg(&e, most * per_ms);
-    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_SLIDE, key, key_len, ":sliding", reply,
-                                4) != RATELIMIT_OK) {
+    e.arg[e.args++] = most;
+    e.arg[e.args++] = n;
+    e.arg[e.args++] = per_ms;
+    e.arg[e.args++] = most * per_ms;
+    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_SLIDE, 's', key, key_len, reply, 4) !=
+        RATELIMIT_OK) {
         ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
         return false;
     }
-    used = (uint64_t)reply[0];
-    before = (uint64_t)reply[1];
-    since = (uint64_t)reply[2] % per_ms;
+    allowed = reply[0] == 1;
+    used = (uint64_t)reply[1];
+    before = (uint64_t)reply[2];
+    since = (uint64_t)reply[3] % per_ms;
     if (before > RATELIMIT_PRIV_REDIS_EXACT / per_ms) /* counted under another period */
         before = RATELIMIT_PRIV_REDIS_EXACT / per_ms;
     share = (before * (per_ms - since) + per_ms - 1) / per_ms; /* rounded up */
-    allowed = reply[3] == 1;
     ratelimit_priv_redis_window_result(out, most, n, used + share, allowed, 0);
     if (used || before || allowed)
         out->reset_after_ns =
@@ -4022,20 +4520,6 @@ RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, 
         out->retry_after_ns = RATELIMIT_MILLISECOND *
                               ratelimit_priv_redis_slide_ms(most, per_ms, n, used, before, since);
     return allowed;
-}
-
-RATELIMIT_API uint64_t ratelimit_redis_most_of(const ratelimit_redis_most *limits, size_t count,
-                                               const char *key, uint64_t otherwise)
-{
-    size_t whole = key ? strlen(key) : 0, part = key ? strcspn(key, "|") : 0, i;
-    for (i = 0; key && limits && i < count; i++)
-        if (limits[i].name && strcmp(limits[i].name, key) == 0)
-            return limits[i].most;
-    for (i = 0; part < whole && limits && i < count; i++)
-        if (limits[i].name && strlen(limits[i].name) == part &&
-            memcmp(limits[i].name, key, part) == 0)
-            return limits[i].most;
-    return otherwise;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r, const void *key,
@@ -4048,10 +4532,10 @@ RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r,
     if (status != RATELIMIT_OK)
         return status;
     memset(&e, 0, sizeof e);
-    ratelimit_priv_redis_arg(&e, most);
-    ratelimit_priv_redis_arg(&e, ttl_ms);
-    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, ":plain",
-                                     &used, 1);
+    e.arg[e.args++] = most;
+    e.arg[e.args++] = ttl_ms;
+    status =
+        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, 'c', key, key_len, &used, 1);
     return status == RATELIMIT_OK && used < 0 ? RATELIMIT_BUSY : status;
 }
 
@@ -4064,10 +4548,10 @@ RATELIMIT_API ratelimit_status ratelimit_redis_release_plain(ratelimit_redis *r,
     if (status != RATELIMIT_OK)
         return status;
     memset(&e, 0, sizeof e);
-    memcpy(e.arg[e.args++], "-1", 3);
-    ratelimit_priv_redis_arg(&e, 0);
-    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, ":plain",
-                                     &used, 1);
+    e.release = true;
+    e.arg[e.args++] = 0;
+    status =
+        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, 'c', key, key_len, &used, 1);
     return status == RATELIMIT_OK && used < 0 ? RATELIMIT_LOST : status;
 }
 
@@ -4076,14 +4560,12 @@ static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *hex)
 {
     static const char digits[] = "0123456789abcdef";
     unsigned char bytes[16];
-    FILE *file = fopen("/dev/urandom", "rb");
-    size_t i, got = 0;
-    if (file) {
-        setvbuf(file, NULL, _IONBF, 0);
-        got = fread(bytes, 1, sizeof bytes, file);
-        fclose(file);
-    }
-    if (got != sizeof bytes) {
+    int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    ssize_t got = file < 0 ? -1 : read(file, bytes, sizeof bytes);
+    size_t i;
+    if (file >= 0)
+        close(file);
+    if (got != (ssize_t)sizeof bytes) {
         ratelimit_priv_redis_say(r, "/dev/urandom can't be read");
         return false;
     }
@@ -4097,7 +4579,7 @@ static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *hex)
 
 /* Waiting for something that others hold: pauses double up to the longest, each shortened by a
  * random part. False if the wait is over. */
-typedef struct ratelimit_priv_redis_wait {
+typedef struct ratelimit_priv_redis_waiting {
     uint64_t until_ns, pause_ns, longest_ns, mix;
 } ratelimit_priv_redis_wait_state;
 
@@ -4134,6 +4616,37 @@ static bool ratelimit_priv_redis_wait_once(ratelimit_priv_redis_wait_state *w, u
     return true;
 }
 
+/* Asks until what `script` wants is there, or the wait is over. Asking again with the same id is
+ * safe, so a failure costs a pause and not the wait. *sent_ns: when the last one was asked. */
+static ratelimit_status ratelimit_priv_redis_obtain(ratelimit_redis *r, unsigned script, char kind,
+                                                    const void *key, size_t key_len, uint64_t a,
+                                                    uint64_t b, const ratelimit_redis_permit *id,
+                                                    uint64_t max_wait_ms, uint64_t max_pause_ms,
+                                                    long long *reply, uint64_t *sent_ns)
+{
+    const uint64_t unit = kind == 'l' ? RATELIMIT_MILLISECOND : RATELIMIT_MICROSECOND;
+    ratelimit_priv_redis_wait_state wait;
+    ratelimit_priv_redis_wait_start(&wait, max_wait_ms, max_pause_ms, id->id);
+    for (;;) {
+        ratelimit_priv_redis_eval e;
+        ratelimit_status status;
+        memset(&e, 0, sizeof e);
+        e.arg[e.args++] = a;
+        e.arg[e.args++] = b;
+        e.permits = id;
+        e.permit_count = 1;
+        reply[0] = reply[1] = 0;
+        *sent_ns = ratelimit_clock_ns();
+        status = ratelimit_priv_redis_do(r, &e, script, kind, key, key_len, reply, 2);
+        if (status == RATELIMIT_OK && reply[0] == 1)
+            return RATELIMIT_OK;
+        if (!max_wait_ms)
+            return status == RATELIMIT_OK ? RATELIMIT_BUSY : status;
+        if (!ratelimit_priv_redis_wait_once(&wait, reply[1] > 0 ? (uint64_t)reply[1] * unit : 0))
+            return status == RATELIMIT_OK ? RATELIMIT_TIMEOUT : status;
+    }
+}
+
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const void *key,
                                                        size_t key_len, uint64_t most,
                                                        uint64_t ttl_ms, uint64_t max_wait_ms,
@@ -4141,10 +4654,9 @@ RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const
                                                        ratelimit_redis_permit *permit,
                                                        uint64_t *retry_after_ns)
 {
-    ratelimit_priv_redis_wait_state wait;
-    ratelimit_redis_permit id;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, most, ttl_ms);
-    uint64_t retry;
+    long long reply[2];
+    uint64_t sent;
     if (retry_after_ns)
         *retry_after_ns = 0;
     if (!permit)
@@ -4152,30 +4664,16 @@ RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const
     memset(permit, 0, sizeof *permit);
     if (status != RATELIMIT_OK)
         return status;
-    if (!ratelimit_priv_redis_random(r, id.id))
+    if (!ratelimit_priv_redis_random(r, permit->id))
         return RATELIMIT_STORE_FAILED;
-    ratelimit_priv_redis_wait_start(&wait, max_wait_ms, max_pause_ms, id.id);
-    do {
-        ratelimit_priv_redis_eval e;
-        long long reply[3] = {0, 0, 0};
-        memset(&e, 0, sizeof e);
-        ratelimit_priv_redis_arg(&e, most);
-        ratelimit_priv_redis_arg(&e, ttl_ms * 1000);
-        e.permits = &id;
-        e.permit_count = 1;
-        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PERMIT, key, key_len,
-                                         ":permits", reply, 3);
-        if (status != RATELIMIT_OK)
-            return status;
-        if (reply[0] == 1) {
-            *permit = id;
-            return RATELIMIT_OK;
-        }
-        retry = reply[2] > 0 ? (uint64_t)reply[2] * 1000 : 0;
-        if (retry_after_ns)
-            *retry_after_ns = retry;
-    } while (max_wait_ms && ratelimit_priv_redis_wait_once(&wait, retry));
-    return max_wait_ms ? RATELIMIT_TIMEOUT : RATELIMIT_BUSY;
+    status =
+        ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_PERMIT, 'p', key, key_len, most,
+                                    ttl_ms * 1000, permit, max_wait_ms, max_pause_ms, reply, &sent);
+    if (retry_after_ns && reply[1] > 0)
+        *retry_after_ns = (uint64_t)reply[1] * 1000;
+    if (status == RATELIMIT_BUSY || status == RATELIMIT_TIMEOUT)
+        memset(permit, 0, sizeof *permit);
+    return status;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_release(ratelimit_redis *r, const void *key,
@@ -4199,8 +4697,8 @@ RATELIMIT_API ratelimit_status ratelimit_redis_release(ratelimit_redis *r, const
     e.permits = permits;
     e.permit_count = count;
     if (reply)
-        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_RETURN, key, key_len,
-                                         ":permits", reply, count);
+        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_RETURN, 'p', key, key_len,
+                                         reply, count);
     else
         status = RATELIMIT_STORE_FAILED;
     for (i = 0; i < count; i++) {
@@ -4227,11 +4725,11 @@ RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const 
     if (status != RATELIMIT_OK || !permit)
         return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
     memset(&e, 0, sizeof e);
-    ratelimit_priv_redis_arg(&e, ttl_ms * 1000);
+    e.arg[e.args++] = ttl_ms * 1000;
     e.permits = permit;
     e.permit_count = 1;
-    status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_EXTEND, key, key_len, ":permits",
-                                     &held, 1);
+    status =
+        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_EXTEND, 'p', key, key_len, &held, 1);
     return status == RATELIMIT_OK && held != 1 ? RATELIMIT_LOST : status;
 }
 
@@ -4246,9 +4744,9 @@ RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const vo
                                                     uint64_t max_wait_ms,
                                                     ratelimit_redis_held *held)
 {
-    ratelimit_priv_redis_wait_state wait;
     ratelimit_redis_permit owner;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
+    long long reply[2];
     uint64_t sent;
     if (!held)
         return RATELIMIT_BAD_ARGUMENT;
@@ -4259,32 +4757,16 @@ RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const vo
         return status;
     if (!ratelimit_priv_redis_random(r, owner.id))
         return RATELIMIT_STORE_FAILED;
-    ratelimit_priv_redis_wait_start(&wait, max_wait_ms, 0, owner.id);
-    for (;;) {
-        ratelimit_priv_redis_eval e;
-        long long reply[2] = {0, 0};
-        memset(&e, 0, sizeof e);
-        sent = ratelimit_clock_ns();
-        e.permits = &owner;
-        e.permit_count = 1;
-        ratelimit_priv_redis_arg(&e, ttl_ms);
-        ratelimit_priv_redis_arg(&e, UINT64_C(90) * 86400000);
-        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_LOCK, key, key_len, ":lock",
-                                         reply, 2);
-        if (status != RATELIMIT_OK)
-            return status;
-        if (reply[0] == 1) {
-            memcpy(held->owner, owner.id, sizeof held->owner);
-            held->fence = (uint64_t)reply[1];
-            held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, ttl_ms);
-            return RATELIMIT_OK;
-        }
-        if (!max_wait_ms)
-            return RATELIMIT_BUSY;
-        if (!ratelimit_priv_redis_wait_once(
-                &wait, reply[1] > 0 ? (uint64_t)reply[1] * RATELIMIT_MILLISECOND : 0))
-            return RATELIMIT_TIMEOUT;
+    status =
+        ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_LOCK, 'l', key, key_len, ttl_ms,
+                                    UINT64_C(90) * 86400000, &owner, max_wait_ms, 0, reply, &sent);
+    if (status == RATELIMIT_OK || status == RATELIMIT_STORE_FAILED)
+        memcpy(held->owner, owner.id, sizeof held->owner);
+    if (status == RATELIMIT_OK) {
+        held->fence = (uint64_t)reply[1];
+        held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, ttl_ms);
     }
+    return status;
 }
 
 /* Unlocks (ttl_ms 0) or renews. */
@@ -4301,9 +4783,10 @@ static ratelimit_status ratelimit_priv_redis_owned(ratelimit_redis *r, const voi
     id.id[32] = 0;
     e.permits = &id;
     e.permit_count = 1;
-    ratelimit_priv_redis_arg(&e, ttl_ms);
+    e.arg[e.args++] = ttl_ms;
+    e.urgent = true; /* the time of a lock passes meanwhile */
     status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_OWNED, key, key_len, ":lock", &ours, 1);
+        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_OWNED, 'l', key, key_len, &ours, 1);
     return status == RATELIMIT_OK && ours != 1 ? RATELIMIT_LOST : status;
 }
 
@@ -4339,7 +4822,7 @@ RATELIMIT_API uint64_t ratelimit_redis_valid_ns(const ratelimit_redis_held *held
     return held && held->valid_until_ns > now ? held->valid_until_ns - now : 0;
 }
 
-#  if defined(RATELIMIT_REDIS_THREADS)
+#  if defined(RATELIMIT_REDIS_KEEPER)
 struct ratelimit_redis_keeper {
     ratelimit_redis *r;
     const void *key;
@@ -4359,15 +4842,10 @@ static void ratelimit_priv_redis_keep_sleep(ratelimit_redis_keeper *k, uint64_t 
 {
     uint64_t until = ratelimit_clock_ns() + ns;
     while (!k->stop && ratelimit_clock_ns() < until) {
-        struct timespec at;
         uint64_t left = until - ratelimit_clock_ns();
         if (left > 50 * RATELIMIT_MILLISECOND || left > ns) /* suspended, it must look again */
             left = 50 * RATELIMIT_MILLISECOND;
-        clock_gettime(CLOCK_REALTIME, &at);
-        left += (uint64_t)at.tv_nsec;
-        at.tv_sec += (time_t)(left / RATELIMIT_SECOND);
-        at.tv_nsec = (long)(left % RATELIMIT_SECOND);
-        (void)pthread_cond_timedwait(&k->woken, &k->lock, &at);
+        ratelimit_priv_redis_wait(&k->woken, &k->lock, left);
     }
 }
 
@@ -4426,7 +4904,7 @@ RATELIMIT_API ratelimit_redis_keeper *ratelimit_redis_keep(ratelimit_redis *r, c
     k->lost = lost;
     k->self = self;
     pthread_mutex_init(&k->lock, NULL);
-    pthread_cond_init(&k->woken, NULL);
+    ratelimit_priv_redis_init_cond(&k->woken);
     if (pthread_create(&k->thread, NULL, ratelimit_priv_redis_keep_run, k) == 0)
         return k;
     pthread_cond_destroy(&k->woken);
@@ -4511,19 +4989,18 @@ typedef struct ratelimit_priv_async_job {
     ratelimit_mode mode;
     ratelimit_request *req;
     ratelimit_result *res;
-    bool tiered; /* a tier is in front, and */
-    bool out;    /* lets Redis be asked */
-    uint32_t gate;
-    uint64_t asked_ns;        /* of the tier's clock */
+    ratelimit_limit *limit;
+    /* If a tier is in front: */
+    uint64_t asked_ns;        /* by its clock */
     ratelimit_request *asked; /* of Redis */
-    ratelimit_priv_errand *errand; /* req is NULL if nothing is */
+    ratelimit_priv_ask *tier; /* what it has to know until the answer */
     ratelimit_priv_redis_entry *entry;
     ratelimit_priv_redis_ask *ask;
     ratelimit_priv_async_flight *flight;
     char *keys;
 } ratelimit_priv_async_job;
 
-/* What stands between hiredis and the adapter. */
+/* What is between hiredis and the adapter. */
 typedef struct ratelimit_priv_async_hook {
     struct ratelimit_priv_async_link *link; /* NULL: cut off */
     void *data;
@@ -4542,7 +5019,9 @@ typedef struct ratelimit_priv_async_link {
     ratelimit_priv_async_hook *hook;
     ratelimit_priv_async_list waiting, sent;
     ratelimit_priv_async_state state;
+    uint64_t since_ns;  /* it was dialed */
     uint64_t until;     /* it must be ready */
+    uint64_t heard_ns;  /* when the last reply came, or it was dialed */
     unsigned login;     /* replies to come before it is */
     uint64_t stuck;     /* not 0: the socket is full, try again then */
     uint64_t heard;     /* replies */
@@ -4561,7 +5040,8 @@ struct ratelimit_redis_async {
     ratelimit_redis_loop loop;
     ratelimit_priv_async_link *links;
     ratelimit_priv_async_list resting;
-    ratelimit_priv_async_job *first, *last;       /* under way */
+    uint64_t rest_ns;                       /* none of those that rest may try again earlier */
+    ratelimit_priv_async_job *first, *last; /* under way */
     ratelimit_priv_async_job *ready, *ready_last; /* to be answered */
     size_t ready_count, requests;
     uint64_t timer_at;              /* it fires; 0: not set */
@@ -4614,13 +5094,12 @@ static size_t ratelimit_priv_async_room(size_t *size, size_t count, size_t bytes
     return at;
 }
 
-/* A job with copies of count requests and their keys, but not yet of their limits; NULL if there is
- * no memory. */
+/* A job with copies of count requests, their keys and limits; NULL if there is no memory. */
 static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_request *req,
                                                              size_t count, size_t flights,
                                                              bool has_tier)
 {
-    size_t size = 0, keys = 0, at[8], i, errands = has_tier ? count : 0;
+    size_t size = 0, keys = 0, at[9], i, asked = has_tier ? count : 0;
     ratelimit_priv_async_job *job;
     char *base;
     for (i = 0; i < count; i++) {
@@ -4635,9 +5114,10 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     at[2] = ratelimit_priv_async_room(&size, count, sizeof *job->entry);
     at[3] = ratelimit_priv_async_room(&size, flights, sizeof *job->ask);
     at[4] = ratelimit_priv_async_room(&size, flights, sizeof *job->flight);
-    at[5] = ratelimit_priv_async_room(&size, errands, sizeof *job->asked);
-    at[6] = ratelimit_priv_async_room(&size, errands, sizeof *job->errand);
-    at[7] = ratelimit_priv_async_room(&size, keys, 1);
+    at[5] = ratelimit_priv_async_room(&size, asked, sizeof *job->asked);
+    at[6] = ratelimit_priv_async_room(&size, asked, sizeof *job->tier);
+    at[7] = ratelimit_priv_async_room(&size, count, sizeof *job->limit);
+    at[8] = ratelimit_priv_async_room(&size, keys, 1);
     base = (char *)malloc(size);
     if (!base)
         return NULL;
@@ -4651,11 +5131,16 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     job->ask = (ratelimit_priv_redis_ask *)(void *)(base + at[3]);
     job->flight = (ratelimit_priv_async_flight *)(void *)(base + at[4]);
     job->asked = (ratelimit_request *)(void *)(base + at[5]);
-    job->errand = (ratelimit_priv_errand *)(void *)(base + at[6]);
-    job->keys = base + at[7];
+    job->tier = has_tier ? (ratelimit_priv_ask *)(void *)(base + at[6]) : NULL;
+    job->limit = (ratelimit_limit *)(void *)(base + at[7]);
+    job->keys = base + at[8];
     memset(job->flight, 0, flights * sizeof *job->flight);
     for (i = 0, keys = 0; i < count; i++) {
         job->req[i] = req[i];
+        if (req[i].limit) {
+            job->limit[i] = *req[i].limit;
+            job->req[i].limit = &job->limit[i];
+        }
         if (req[i].key) {
             memcpy(job->keys + keys, req[i].key, req[i].key_len);
             job->req[i].key = job->keys + keys;
@@ -4665,94 +5150,12 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     return job;
 }
 
-/* ---- a tier in front ---- */
-
-/* Number i is to be asked, as asked says; it may not be, then it has failed. */
-static void ratelimit_priv_async_tier_ask(ratelimit_priv_async_job *job, size_t i)
-{
-    ratelimit_priv_redis_entry *e = &job->entry[i];
-    ratelimit_limit limit = e->limit;
-    if (!job->out) {
-        ratelimit_priv_answer(&job->res[i], RATELIMIT_STORE_FAILED);
-        return;
-    }
-    job->asked[i].limit = &limit;
-    ratelimit_priv_redis_prepare(e, &job->asked[i], &job->res[i]);
-    job->asked[i].limit = &e->limit;
-}
-
-/* Answers what the tier can, and says what is to be asked. Batches with a mistake are not for it:
- * nothing of them is charged. */
-static void ratelimit_priv_async_tier_begin(ratelimit_tier *tier, ratelimit_priv_async_job *job)
-{
-    uint64_t now = job->asked_ns = ratelimit_priv_tier_now(tier);
-    bool all = job->mode == RATELIMIT_ALL, here = false, any = false;
-    size_t i;
-    for (i = 0; i < job->count; i++)
-        if (all && job->entry[i].settled)
-            return;
-    job->tiered = true;
-    if (all)
-        here = ratelimit_priv_tier_all_begin(tier, job->req, job->res, job->count, now,
-                                             job->errand);
-    for (i = 0; i < job->count; i++) {
-        ratelimit_priv_errand *errand = &job->errand[i];
-        job->asked[i] = job->req[i];
-        errand->req = NULL;
-        if (!all)
-            errand->at.lease.block = NULL;
-        if (all ? here
-                : job->entry[i].settled || ratelimit_priv_tier_try(tier, &job->req[i], now, true,
-                                                                   &errand->at, &job->res[i]))
-            continue;
-        if (!all)
-            ratelimit_priv_send(tier, errand, &job->req[i], &job->res[i], now, &job->asked[i]);
-        errand->req = &job->req[i];
-        any = true;
-    }
-    job->out = any && ratelimit_priv_gate_pass(tier, now, &job->gate);
-    if (job->out)
-        ratelimit_priv_add64(&tier->counts.calls, 1);
-    for (i = 0; i < job->count; i++)
-        if (job->errand[i].req)
-            ratelimit_priv_async_tier_ask(job, i);
-}
-
-/* Redis has answered, or it has failed, or nobody waits for it any more. */
-static void ratelimit_priv_async_tier_end(ratelimit_tier *tier, ratelimit_priv_async_job *job)
-{
-    size_t i, asked = 0, failed = 0;
-    bool canceled = job->res[0].status == RATELIMIT_CANCELED;
-    for (i = 0; i < job->count; i++)
-        if (job->errand[i].req) {
-            asked++;
-            failed += job->res[i].status == RATELIMIT_STORE_FAILED;
-        }
-    if (!asked)
-        return;
-    if (job->out && !canceled)
-        ratelimit_priv_tier_asked(tier, asked, failed, job->gate, job->asked_ns);
-    if (job->mode == RATELIMIT_ALL) {
-        if (!canceled)
-            ratelimit_priv_tier_all_end(tier, job->req, job->res, job->count, job->asked_ns,
-                                        job->errand);
-        return;
-    }
-    for (i = 0; i < job->count; i++) {
-        ratelimit_result got = job->res[i];
-        if (job->errand[i].req && canceled)
-            ratelimit_priv_lease_lose(tier, &job->errand[i], job->asked_ns);
-        else if (job->errand[i].req)
-            ratelimit_priv_errand_end(tier, &job->errand[i], job->count - i, &job->asked[i], &got,
-                                      job->asked_ns);
-    }
-}
-
 /* From those under way to those that are to be answered. */
 static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
-    if (job->tiered)
-        ratelimit_priv_async_tier_end(a->loop.tier, job);
+    if (job->tier)
+        ratelimit_priv_tier_end(a->loop.tier, job->req, job->res, job->count, job->mode,
+                                job->asked_ns, job->tier);
     if (job->prev)
         job->prev->next = job->next;
     else
@@ -4798,7 +5201,6 @@ static void ratelimit_priv_async_fail(ratelimit_redis_async *a, ratelimit_priv_a
 RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis_async *a)
 {
     const ratelimit_priv_async_link *link;
-    const ratelimit_priv_async_flight *f;
     uint64_t next = RATELIMIT_FOREVER;
     if (!a || a->closed)
         return next;
@@ -4814,9 +5216,7 @@ RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis
         if (link->map.list && link->map.at_ns + a->r->timeout_ns < next)
             next = link->map.at_ns + a->r->timeout_ns;
     }
-    for (f = a->resting.first; f; f = f->next)
-        next = f->at_ns < next ? f->at_ns : next;
-    return next;
+    return a->resting.first && a->rest_ns < next ? a->rest_ns : next;
 }
 
 /* Sets the loop's timer if it must fire earlier than it would. */
@@ -4910,7 +5310,9 @@ static void ratelimit_priv_async_rest(ratelimit_redis_async *a, ratelimit_priv_a
     uint64_t now = ratelimit_clock_ns();
     uint64_t pause = RATELIMIT_MILLISECOND << (f->rests < 4 ? f->rests : 4);
     f->rests++;
-    f->at_ns = now + pause / 2 + (now >> 8) % (pause / 2);
+    f->at_ns = now + pause / 2 + ratelimit_priv_redis_chance(&a->r->mix, pause / 2);
+    if (!a->resting.first || f->at_ns < a->rest_ns)
+        a->rest_ns = f->at_ns;
     ratelimit_priv_async_push(&a->resting, f);
 }
 
@@ -4958,20 +5360,31 @@ static void ratelimit_priv_async_want_map(ratelimit_redis_async *a)
     }
 }
 
+/* Whose fault the end of a link is: see >>implementation: pool. */
+typedef enum ratelimit_priv_async_blame {
+    RATELIMIT_PRIV_ASYNC_NOBODY,
+    RATELIMIT_PRIV_ASYNC_MAYBE, /* the node's, if it answers nobody */
+    RATELIMIT_PRIV_ASYNC_NODE   /* the same, and once is enough */
+} ratelimit_priv_async_blame;
+
 /* Ends link. What was sent on it fails, for it may have been charged; what was not may go another
- * way. blame: the node is left alone for a while. freed: hiredis frees the context by itself. */
-static void ratelimit_priv_async_lose(ratelimit_priv_async_link *link, const char *why, bool blame,
+ * way. since_ns: it has not answered since. freed: hiredis frees the context by itself. */
+static void ratelimit_priv_async_lose(ratelimit_priv_async_link *link, const char *why,
+                                      ratelimit_priv_async_blame blame, uint64_t since_ns,
                                       bool freed)
 {
     ratelimit_redis_async *a = link->a;
     ratelimit_priv_redis_node *node = link->node;
     bool ready = link->state == RATELIMIT_PRIV_ASYNC_READY;
+    char text[sizeof node->why];
     ratelimit_priv_async_flight *f;
     ratelimit_priv_async_cut(link);
+    ratelimit_priv_redis_at(a->r, node, why, text, sizeof text);
     if (blame || link->sent.first || link->waiting.first)
-        ratelimit_priv_redis_say_at(a->r, node, why);
+        ratelimit_priv_redis_say(a->r, "%s", text);
     if (blame)
-        ratelimit_priv_redis_down(a->r, node, why);
+        ratelimit_priv_redis_strike(a->r, node, since_ns, text, blame == RATELIMIT_PRIV_ASYNC_NODE);
+    node->open--;
     if (link->map.list)
         a->mapping = false;
     while ((f = link->sent.first) != NULL) {
@@ -5012,7 +5425,7 @@ static const char *ratelimit_priv_async_why(const ratelimit_priv_async_link *lin
     why = ratelimit_priv_redis_broken(&ac->c);
     if (ac->c.err == REDIS_ERR_PROTOCOL)
         return "what came from the server is not Redis' protocol";
-    if (ac->c.err == REDIS_ERR_OTHER)
+    if (ac->c.err == REDIS_ERR_OTHER) /* an error reply that answers nobody */
         (void)ratelimit_priv_redis_fault_of(ac->c.errstr, &why);
     return why;
 }
@@ -5030,8 +5443,8 @@ static void ratelimit_priv_async_on_connect(const redisAsyncContext *ac, int sta
     }
     ratelimit_priv_async_enter(a);
     ratelimit_priv_async_lose(
-        link, strstr(ac->c.errstr, "refused") ? "nobody listens there" : "no connection", true,
-        true);
+        link, strstr(ac->c.errstr, "refused") ? "nobody listens there" : "no connection",
+        RATELIMIT_PRIV_ASYNC_NODE, link->since_ns, true);
     ratelimit_priv_async_leave(a);
 }
 
@@ -5044,7 +5457,9 @@ static void ratelimit_priv_async_on_disconnect(const redisAsyncContext *ac, int 
         return;
     ratelimit_priv_async_enter(a);
     ratelimit_priv_async_lose(link, ratelimit_priv_async_why(link),
-                              link->sent.first || link->state != RATELIMIT_PRIV_ASYNC_READY, true);
+                              link->heard ? RATELIMIT_PRIV_ASYNC_NOBODY
+                                          : RATELIMIT_PRIV_ASYNC_MAYBE,
+                              link->since_ns, true);
     ratelimit_priv_async_leave(a);
 }
 
@@ -5094,7 +5509,7 @@ static void ratelimit_priv_async_cleanup(void *self)
     free(hook);
 }
 
-/* Attaches link to the loop, and stands between. */
+/* Attaches link to the loop, with a hook between. */
 static bool ratelimit_priv_async_attach(ratelimit_priv_async_link *link)
 {
     ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)calloc(1, sizeof *hook);
@@ -5139,23 +5554,21 @@ static ratelimit_priv_async_link *ratelimit_priv_async_dial(ratelimit_redis_asyn
     if (link && link->ac) {
         link->a = a;
         link->node = node;
-        link->until = ratelimit_clock_ns() + r->connect_timeout_ns;
+        link->since_ns = link->heard_ns = ratelimit_clock_ns();
+        link->until = link->since_ns + r->connect_timeout_ns;
+        node->open++;
         link->next = a->links;
         a->links = link;
         if (link->ac->err) {
             why = strstr(link->ac->errstr, "refused") ? "nobody listens there" : "no connection";
         } else {
-#    if defined(SO_NOSIGPIPE)
-            int on = 1;
-            (void)setsockopt(link->ac->c.fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
-#    endif
-            (void)fcntl(link->ac->c.fd, F_SETFD, FD_CLOEXEC);
+            ratelimit_priv_redis_socket(link->ac->c.fd);
             link->ac->data = link;
             if (ratelimit_priv_async_attach(link))
                 return link;
             why = "the event loop does not take the connection";
         }
-        ratelimit_priv_async_lose(link, why, true, false);
+        ratelimit_priv_async_lose(link, why, RATELIMIT_PRIV_ASYNC_NODE, link->since_ns, false);
         return NULL;
     }
     ratelimit_priv_redis_say(r, "%s", why);
@@ -5163,14 +5576,13 @@ static ratelimit_priv_async_link *ratelimit_priv_async_dial(ratelimit_redis_asyn
     return NULL;
 }
 
-/* True if nobody waits on link and it is open: then it has nothing to read. */
+/* True if link is in use, or idle, not for too long, and still open. */
 static bool ratelimit_priv_async_alive(const ratelimit_priv_async_link *link)
 {
-    char byte;
     if (link->state != RATELIMIT_PRIV_ASYNC_READY || link->sent.first || link->waiting.first)
         return true;
-    return !link->broken && recv(link->ac->c.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-           (errno == EAGAIN || errno == EWOULDBLOCK);
+    return !link->broken && ratelimit_clock_ns() - link->heard_ns <= link->a->r->max_idle_ns &&
+           ratelimit_priv_redis_quiet(link->ac->c.fd);
 }
 
 /* The link to node, made if there is none. */
@@ -5182,7 +5594,8 @@ static ratelimit_priv_async_link *ratelimit_priv_async_link_to(ratelimit_redis_a
         if (link->node == node && !link->retired) {
             if (ratelimit_priv_async_alive(link))
                 return link;
-            ratelimit_priv_async_lose(link, "the server closed the connection", false, false);
+            ratelimit_priv_async_lose(link, "the server closed the connection",
+                                      RATELIMIT_PRIV_ASYNC_NOBODY, 0, false);
             break;
         }
     return ratelimit_priv_async_dial(a, node);
@@ -5194,10 +5607,19 @@ static void ratelimit_priv_async_dispatch(ratelimit_redis_async *a, ratelimit_pr
     ratelimit_priv_redis_node *node = ratelimit_priv_redis_pick(&f->call);
     ratelimit_priv_async_link *link;
     f->call.node = node;
-    if (node->down && (node->probing || ratelimit_clock_ns() < node->down_until)) {
+    if (ratelimit_priv_redis_is_down(node)) {
         ratelimit_priv_redis_say(a->r, "%s (left alone for a while)", node->why);
         ratelimit_priv_async_fail(a, f);
         return;
+    }
+    if (node->refuses_until) { /* the cluster is down: one at a time asks whether it still is */
+        uint64_t now = ratelimit_clock_ns();
+        if (node->refuses_until > now) {
+            f->call.cool = true;
+            ratelimit_priv_async_rest(a, f);
+            return;
+        }
+        node->refuses_until = now + 16 * RATELIMIT_MILLISECOND;
     }
     f->probe = node->probing = node->down;
     link = ratelimit_priv_async_link_to(a, node);
@@ -5297,12 +5719,11 @@ static bool ratelimit_priv_async_append(ratelimit_priv_async_link *link)
     return good;
 }
 
-/* Login and database. */
 static void ratelimit_priv_async_login(ratelimit_priv_async_link *link)
 {
     const ratelimit_redis *r = link->a->r;
-    ratelimit_priv_redis_conn *text = &link->a->text;
     bool good = true;
+    int step;
     link->state = RATELIMIT_PRIV_ASYNC_LOGIN;
 #    if defined(RATELIMIT_REDIS_TLS)
     if (r->tls && !ratelimit_priv_async_tls(link)) {
@@ -5310,22 +5731,11 @@ static void ratelimit_priv_async_login(ratelimit_priv_async_link *link)
         return;
     }
 #    endif
-    if (r->password) {
-        ratelimit_priv_redis_put_size(text, '*', r->user ? 3 : 2);
-        ratelimit_priv_redis_put_text(text, "AUTH");
-        if (r->user)
-            ratelimit_priv_redis_put_text(text, r->user);
-        ratelimit_priv_redis_put_text(text, r->password);
-        link->login++;
-        good = ratelimit_priv_async_append(link);
-    }
-    if (r->database) {
-        ratelimit_priv_redis_put_size(text, '*', 2);
-        ratelimit_priv_redis_put_text(text, "SELECT");
-        ratelimit_priv_redis_put_u64(text, (uint64_t)r->database);
-        link->login++;
-        good = ratelimit_priv_async_append(link) && good;
-    }
+    for (step = 0; step < 3; step++) /* hiredis has to be told of each reply */
+        if (ratelimit_priv_redis_put_login(r, &link->a->text, step)) {
+            link->login++;
+            good = ratelimit_priv_async_append(link) && good;
+        }
     if (!link->login)
         link->state = RATELIMIT_PRIV_ASYNC_READY;
     if (!good)
@@ -5338,7 +5748,7 @@ static void ratelimit_priv_async_ask_map(ratelimit_priv_async_link *link)
     ratelimit_redis_async *a = link->a;
     uint64_t now = ratelimit_clock_ns();
     if (!a->map_wanted || a->mapping ||
-        (a->r->mapped && now - a->r->map_at < 100 * RATELIMIT_MILLISECOND))
+        now - a->r->map_at < (a->r->mapped ? 100 : 20) * RATELIMIT_MILLISECOND)
         return;
     ratelimit_priv_redis_put_size(&a->text, '*', 2);
     ratelimit_priv_redis_put_text(&a->text, "CLUSTER");
@@ -5423,7 +5833,8 @@ static void ratelimit_priv_async_on_map(ratelimit_priv_async_link *link, const r
     for (other = a->links; other; other = next) {
         next = other->next;
         if (other != link && !other->node->known && !other->sent.first && !other->waiting.first)
-            ratelimit_priv_async_lose(other, "it left the cluster", false, false);
+            ratelimit_priv_async_lose(other, "it left the cluster", RATELIMIT_PRIV_ASYNC_NOBODY, 0,
+                                      false);
     }
 }
 
@@ -5434,27 +5845,28 @@ static void ratelimit_priv_async_on_answer(ratelimit_priv_async_link *link,
     ratelimit_redis_async *a = link->a;
     ratelimit_priv_redis_node *node = link->node;
     ratelimit_priv_redis_call *call = &f->call;
-    const char *cool = NULL;
-    bool wait, renew = false;
+    ratelimit_priv_redis_advice advice = {false, false, NULL};
     if (f->probe)
         node->probing = f->probe = false;
+    ratelimit_priv_redis_heard(node);
     if (reply->type == REDIS_REPLY_ERROR) {
-        wait = ratelimit_priv_redis_error_reply(call, reply->str, &cool, &renew);
+        ratelimit_priv_redis_error_reply(call, reply->str, &advice);
         if (a->r->cluster && !call->eval)
             ratelimit_priv_async_want_map(a);
+        if (call->cool && !call->done)
+            node->refuses_until = ratelimit_clock_ns() + 16 * RATELIMIT_MILLISECOND;
     } else {
-        call->eval = call->asking = call->rest = false;
+        call->eval = call->asking = call->pause = false;
         call->done = call->answer(call, reply) || call->failed;
-        wait = call->rest;
+        advice.wait = call->pause;
+        node->refuses_until = 0;
     }
-    if (cool)
-        ratelimit_priv_redis_down(a->r, node, cool);
-    else
-        node->down = false;
-    link->retired = link->retired || renew;
+    if (advice.cool)
+        ratelimit_priv_redis_down(a->r, node, advice.cool);
+    link->retired = link->retired || advice.renew;
     if (call->done)
         ratelimit_priv_async_settle(a, f);
-    else if (wait)
+    else if (advice.wait)
         ratelimit_priv_async_rest(a, f);
     else
         ratelimit_priv_async_dispatch(a, f);
@@ -5463,10 +5875,12 @@ static void ratelimit_priv_async_on_answer(ratelimit_priv_async_link *link,
 /* A reply to the login came. */
 static void ratelimit_priv_async_on_login(ratelimit_priv_async_link *link, const redisReply *reply)
 {
-    const char *why;
-    if (reply->type == REDIS_REPLY_ERROR) {
-        (void)ratelimit_priv_redis_fault_of(reply->str, &why);
-        ratelimit_priv_async_lose(link, why, true, false);
+    char words[sizeof link->node->why];
+    const char *why =
+        ratelimit_priv_redis_login_reply(link->a->r, reply, link->login, words, sizeof words);
+    if (why) {
+        ratelimit_priv_async_lose(link, why, RATELIMIT_PRIV_ASYNC_NODE, ratelimit_clock_ns(),
+                                  false);
         return;
     }
     if (--link->login == 0) {
@@ -5494,10 +5908,16 @@ static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, vo
     if (!a)
         return;
     ratelimit_priv_async_enter(a);
-    link->heard++;
     f = link->sent.first;
+    if (reply) {
+        link->heard++;
+        link->heard_ns = ratelimit_clock_ns();
+    }
     if (!reply) { /* hiredis is about to free ac */
-        ratelimit_priv_async_lose(link, ratelimit_priv_async_why(link), true, true);
+        ratelimit_priv_async_lose(link, ratelimit_priv_async_why(link),
+                                  link->heard ? RATELIMIT_PRIV_ASYNC_NOBODY
+                                              : RATELIMIT_PRIV_ASYNC_MAYBE,
+                                  link->since_ns, true);
     } else if (link->state != RATELIMIT_PRIV_ASYNC_READY) {
         ratelimit_priv_async_on_login(link, (const redisReply *)reply);
     } else if (f && f->skip) {
@@ -5522,7 +5942,8 @@ static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, vo
         if (link->waiting.first)
             ratelimit_priv_async_wake(link);
         if (link->retired && !link->sent.first)
-            ratelimit_priv_async_lose(link, "the server is a replica", false, false);
+            ratelimit_priv_async_lose(link, "the server is a replica", RATELIMIT_PRIV_ASYNC_NOBODY,
+                                      0, false);
     }
     ratelimit_priv_async_leave(a);
 }
@@ -5559,47 +5980,68 @@ static void ratelimit_priv_async_expire(ratelimit_redis_async *a, ratelimit_priv
             continue;
         if (f->list == &a->resting || f->list == &f->link->waiting) {
             ratelimit_priv_redis_say(a->r, "no answer in time%s",
-                                     f->list == &a->resting
-                                         ? ratelimit_priv_redis_held_up(&f->call)
-                                         : "");
+                                     f->list == &a->resting ? ratelimit_priv_redis_held_up(&f->call)
+                                                            : "");
             if (f->list == &a->resting && f->call.cool)
                 ratelimit_priv_redis_down(a->r, f->call.node, "the cluster is down");
             ratelimit_priv_async_pull(f);
             ratelimit_priv_async_fail(a, f);
         } else {
-            ratelimit_priv_async_lose(f->link, "no answer in time",
-                                      now - f->at_ns >= a->r->timeout_ns / 2, false);
+            ratelimit_priv_async_lose(f->link, ratelimit_priv_redis_late,
+                                      now - f->at_ns >= a->r->timeout_ns / 2
+                                          ? RATELIMIT_PRIV_ASYNC_MAYBE
+                                          : RATELIMIT_PRIV_ASYNC_NOBODY,
+                                      f->at_ns, false);
         }
+    }
+}
+
+/* Those whose rest is over try again; the others stay, in their order. */
+static void ratelimit_priv_async_retry(ratelimit_redis_async *a, uint64_t now_ns)
+{
+    ratelimit_priv_async_list all = a->resting;
+    ratelimit_priv_async_flight *f;
+    if (!all.first || a->rest_ns > now_ns)
+        return;
+    a->resting.first = a->resting.last = NULL;
+    while ((f = all.first) != NULL) {
+        all.first = f->next;
+        f->list = NULL;
+        if (f->at_ns <= now_ns) {
+            f->next = NULL;
+            ratelimit_priv_async_dispatch(a, f);
+            continue;
+        }
+        if (!a->resting.first || f->at_ns < a->rest_ns)
+            a->rest_ns = f->at_ns;
+        ratelimit_priv_async_push(&a->resting, f);
     }
 }
 
 RATELIMIT_API void ratelimit_redis_async_tick(ratelimit_redis_async *a, uint64_t now_ns)
 {
     ratelimit_priv_async_link *link, *next;
-    ratelimit_priv_async_flight *f, *after;
-    if (!a || a->depth || a->closed)
+    if (!a || a->closed)
+        return;
+    a->timer_at = 0;
+    if (a->depth)
         return;
     ratelimit_priv_async_enter(a);
-    a->timer_at = 0;
     for (link = a->links; link; link = next) {
         uint64_t lost = a->lost;
         next = link->next;
         if (link->stuck && link->stuck <= now_ns)
             ratelimit_priv_async_flush(link);
         if (link->state < RATELIMIT_PRIV_ASYNC_READY && link->until <= now_ns)
-            ratelimit_priv_async_lose(link, "no connection in time", true, false);
+            ratelimit_priv_async_lose(link, "no connection in time", RATELIMIT_PRIV_ASYNC_NODE,
+                                      link->since_ns, false);
         else if (link->map.list && link->map.at_ns + a->r->timeout_ns <= now_ns)
-            ratelimit_priv_async_lose(link, "no map of the cluster in time", true, false);
+            ratelimit_priv_async_lose(link, "no map of the cluster in time",
+                                      RATELIMIT_PRIV_ASYNC_MAYBE, link->map.at_ns, false);
         if (a->lost != lost)
             next = a->links;
     }
-    for (f = a->resting.first; f; f = after) {
-        after = f->next;
-        if (f->at_ns > now_ns)
-            continue;
-        ratelimit_priv_async_pull(f);
-        ratelimit_priv_async_dispatch(a, f);
-    }
+    ratelimit_priv_async_retry(a, now_ns);
     if (a->first && a->first->deadline <= now_ns)
         ratelimit_priv_async_catch_up(a, now_ns);
     while (a->first && a->first->deadline <= now_ns)
@@ -5636,27 +6078,34 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
 }
 
 /* Begins job: its flights go out; what is settled already waits for tick. */
-static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_async_job *job,
-                                       bool all)
+static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
     ratelimit_redis *r = a->r;
     uint64_t now_ns = r->clock ? r->clock(r->clock_self) : 0;
-    bool beyond = now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT;
+    bool beyond = now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT, all = job->mode == RATELIMIT_ALL;
     size_t i;
-    for (i = 0; i < job->count; i++) {
-        ratelimit_priv_redis_prepare(&job->entry[i], &job->req[i], &job->res[i]);
-        job->req[i].limit = &job->entry[i].limit; /* the caller's may go */
+    if (job->tier) {
+        job->asked_ns = ratelimit_priv_tier_now(a->loop.tier);
+        (void)ratelimit_priv_tier_begin(a->loop.tier, job->req, job->res, job->count, job->mode,
+                                        job->asked_ns, job->tier);
     }
-    if (a->loop.tier)
-        ratelimit_priv_async_tier_begin(a->loop.tier, job);
+    for (i = 0; i < job->count; i++) {
+        const ratelimit_request *req = &job->req[i];
+        if (job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE)
+            continue;
+        if (job->tier) {
+            job->asked[i] = ratelimit_priv_tier_sent(req, &job->tier[i]);
+            req = &job->asked[i];
+        }
+        ratelimit_priv_redis_prepare(&job->entry[i], req, &job->res[i]);
+    }
     job->left = 1; /* so that it stays until all are out */
     for (i = 0; i < job->flights; i++) {
         ratelimit_priv_async_flight *f = &job->flight[i];
         f->job = job;
         f->call.done = true;
-        if (job->tiered && !(job->out && job->errand[i].req))
-            continue;
-        if (!ratelimit_priv_redis_start(r, &job->ask[i], &f->call, &job->entry[i],
+        if ((job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE) ||
+            !ratelimit_priv_redis_start(r, &job->ask[i], &f->call, &job->entry[i],
                                         job->count / job->flights, all, now_ns))
             continue;
         job->left++;
@@ -5684,6 +6133,7 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
         return RATELIMIT_CANCELED;
     if (count > a->loop.max_requests - a->requests)
         return RATELIMIT_BUSY;
+    all = all && count > 1;
     job = ratelimit_priv_async_job_of(req, count, all ? 1 : count, a->loop.tier != NULL);
     if (!job)
         return RATELIMIT_NO_MEMORY;
@@ -5698,7 +6148,7 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
     else
         a->first = job;
     a->last = job;
-    ratelimit_priv_async_begin(a, job, all);
+    ratelimit_priv_async_begin(a, job);
     ratelimit_priv_async_arm(a);
     return RATELIMIT_OK;
 }
@@ -5778,5 +6228,5 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a)
 
    LICENCE
 
-   As ratelimit.h: MIT or public domain, whichever you prefer; both texts stand at its end.
+   As ratelimit.h: MIT or public domain, whichever you prefer; both texts are at its end.
 */

@@ -37,7 +37,7 @@ typedef struct settings {
     char wrong[200];      /* that fault */
 } settings;
 
-static unsigned char rules_memory[RATELIMIT_RULES_BYTES(MAX_RULES, 0)];
+static unsigned char rules_memory[RATELIMIT_RULES_BYTES(MAX_RULES)];
 static ratelimit_rules *rules;
 static void *table_memory;
 static ratelimit_redis *redis;
@@ -59,7 +59,7 @@ static void fail(int code, const char *format, ...)
 
 static ratelimit_table *new_table(uint64_t keys)
 {
-    ratelimit_table_options options = {{0, 0}, RATELIMIT_EVICT, 0};
+    ratelimit_table_options options = {{0, 0}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
     size_t bytes = keys <= SIZE_MAX ? ratelimit_table_bytes((size_t)keys) : 0;
     ratelimit_table *table = NULL;
     FILE *random = fopen("/dev/urandom", "rb");
@@ -220,7 +220,7 @@ static void read_settings(settings *s, const char *path)
                                       .timeout_ms = 100};
     int line;
     *s = defaults;
-    if (ratelimit_rules_init(&rules, rules_memory, sizeof rules_memory, MAX_RULES, 0))
+    if (ratelimit_rules_init(&rules, rules_memory, sizeof rules_memory, MAX_RULES))
         fail(1, "no room for rules");
     s->file = fopen(path, "rb");
     if (!s->file)
@@ -241,14 +241,10 @@ static void read_settings(settings *s, const char *path)
 
 static void answer(const char *rule, const char *key)
 {
-    ratelimit_rule_request asked;
-    const ratelimit_result *r = &asked.result;
-    memset(&asked, 0, sizeof asked);
-    asked.rule = rule;
-    asked.request.key = key;
-    asked.request.key_len = strlen(key);
-    asked.request.n = 1;
-    ratelimit_take_rules(&limiter, &asked, 1, NULL);
+    ratelimit_rule_request asked = {rule, RATELIMIT_REQUEST(key, strlen(key), NULL, 1)};
+    ratelimit_result result;
+    const ratelimit_result *r = &result;
+    ratelimit_take_rules(&limiter, &asked, &result, NULL, 1);
     if (r->status == RATELIMIT_STORE_FAILED && r->source == RATELIMIT_FROM_POLICY) {
         char why[256];
         printf("%s %s: %s (%s)\n", rule, key, r->allowed ? "allowed" : "refused",
@@ -294,6 +290,7 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     ratelimit_close(&limiter);
+    ratelimit_redis_close(redis); /* NULL is fine */
     free(table_memory);
     return 0;
 }

@@ -139,13 +139,16 @@ static key connection_key(const ENetAddress *address)
     return k;
 }
 
-/* Longer than both: a join adds two bytes, and a name has at least one. */
+/* The address, the name, and a zero: longer than both of the others, as a name has at least one
+ * byte and an address with its port has two more than the address. */
 static key player_key(const ENetAddress *address, const char *name)
 {
-    key k = address_key(address), joined = {1, {0}};
-    joined.len += ratelimit_key_join(name, strlen(name), k.bytes + 1, k.len - 1, joined.bytes + 1,
-                                     sizeof joined.bytes - 1);
-    return joined;
+    key k = address_key(address);
+    size_t len = strlen(name) + 2;
+    memcpy(k.bytes + k.len, name, len - 1);
+    k.bytes[k.len + len - 1] = 0;
+    k.len += len;
+    return k;
 }
 
 /* ---- decisions ------------------------------------------------------------------------------- */
@@ -393,7 +396,7 @@ static void serve(ENetHost *host)
 static bool make_table(ratelimit_table **table, void *memory, size_t bytes,
                        ratelimit_full when_full)
 {
-    ratelimit_table_options options = {{0, 0}, RATELIMIT_EVICT, 0};
+    ratelimit_table_options options = {{0, 0}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
     FILE *random = fopen("/dev/urandom", "rb"); /* or names could be made that share a place */
     size_t got = random ? fread(options.seed, sizeof options.seed, 1, random) : 0;
     if (random)

@@ -87,7 +87,7 @@ static void *map(const char *path, int file)
 
 static void make_file(const char *path)
 {
-    ratelimit_table_options options = {{0, 0}, RATELIMIT_INHERIT, 0};
+    ratelimit_table_options options = {{0, 0}, RATELIMIT_INHERIT, RATELIMIT_HASH_SIP, 0};
     char draft[4096];
     ratelimit_table *table;
     void *memory;

@@ -692,14 +692,11 @@ static void etcd_close(etcd *e)
 /* ---- what decides ---------------------------------------------------------------------------- */
 
 static ratelimit_status ask(ratelimit_limiter *l, const char *resource, size_t len,
-                            ratelimit_rule_request *asked)
+                            ratelimit_result *result, ratelimit_rule *rule)
 {
-    memset(asked, 0, sizeof *asked);
-    asked->request.key = resource;
-    asked->request.key_len = len;
-    asked->request.n = 1;
-    ratelimit_take_rules(l, asked, 1, NULL);
-    return asked->result.status;
+    ratelimit_rule_request asked = {NULL, RATELIMIT_REQUEST(resource, len, NULL, 1)};
+    ratelimit_take_rules(l, &asked, result, rule, 1);
+    return result->status;
 }
 
 /* A decision for each line of standard input. */
@@ -709,23 +706,23 @@ static void answer_lines(ratelimit_limiter *l)
     size_t room = 0;
     ssize_t len;
     while ((len = getline(&line, &room, stdin)) > 0) {
-        ratelimit_rule_request asked;
+        ratelimit_result result;
+        ratelimit_rule rule;
         ratelimit_status status;
         size_t end = (size_t)len - (line[len - 1] == '\n');
         if (!end)
             continue;
-        status = ask(l, line, end, &asked);
-        printf("%s %s", asked.result.allowed ? "allowed" : "refused", printable(line, end, name));
-        if (!asked.name[0])
+        status = ask(l, line, end, &result, &rule);
+        printf("%s %s", result.allowed ? "allowed" : "refused", printable(line, end, name));
+        if (!rule.name[0])
             puts(": no rule");
         else if (status == RATELIMIT_OK)
-            printf(" by %s, %" PRIu64 " of %" PRIu64 " left\n", asked.name, asked.result.remaining,
-                   asked.result.limit);
+            printf(" by %s, %" PRIu64 " of %" PRIu64 " left\n", rule.name, result.remaining,
+                   result.burst);
         else if (status == RATELIMIT_DENIED)
-            printf(" by %s, again in %.3f s\n", asked.name,
-                   (double)asked.result.retry_after_ns / 1e9);
+            printf(" by %s, again in %.3f s\n", rule.name, (double)result.retry_after_ns / 1e9);
         else
-            printf(" by %s: %s\n", asked.name, ratelimit_status_text(status));
+            printf(" by %s: %s\n", rule.name, ratelimit_status_text(status));
         fflush(stdout);
     }
     free(line);
@@ -741,9 +738,9 @@ typedef struct load {
 static void *load_run(void *self)
 {
     load *w = self;
-    ratelimit_rule_request asked;
+    ratelimit_result result;
     while (ratelimit_clock_ns() < w->until) {
-        switch (ask(w->limiter, w->resource, strlen(w->resource), &asked)) {
+        switch (ask(w->limiter, w->resource, strlen(w->resource), &result, NULL)) {
         case RATELIMIT_OK:
             w->allowed++;
             break;
@@ -900,7 +897,7 @@ static int run(etcd *e, const options *o)
 
 int main(int argc, char **argv)
 {
-    static unsigned char memory[RATELIMIT_RULES_BYTES(MAX_RULES + 1, 0)];
+    static unsigned char memory[RATELIMIT_RULES_BYTES(MAX_RULES + 1)];
     static store s;
     static etcd e;
     options o = {0};
@@ -916,7 +913,7 @@ int main(int argc, char **argv)
     }
     if (o.default_text)
         ratelimit_limit_format(&o.default_limit, s.default_limit, sizeof s.default_limit);
-    if (ratelimit_rules_init(&s.rules, memory, sizeof memory, MAX_RULES + 1, 0) != RATELIMIT_OK ||
+    if (ratelimit_rules_init(&s.rules, memory, sizeof memory, MAX_RULES + 1) != RATELIMIT_OK ||
         !etcd_init(&e, o.url, &s)) {
         say("can't start");
         return 3;

@@ -1,10 +1,12 @@
 /* store_command.h - the command line that store_sqlite.c and store_memcached.c share: what
-   ratelimit.h does over a ratelimit_cas, as commands for shells, scripts and cron jobs. What
-   differs between databases, the load and the swap, is in those two files. */
+   ratelimit.h and cas_held.h do over a ratelimit_cas, as commands for shells, scripts and cron
+   jobs. What differs between databases, the load and the swap, is in those two files. */
 #ifndef STORE_COMMAND_H
 #define STORE_COMMAND_H
 
 #include "ratelimit.h"
+
+#include "cas_held.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -21,6 +23,7 @@
   "  --closed       take and peek refuse if it fails (default: they let through)\n"                \
   "COMMANDS\n"                                                                                     \
   "  take KEY LIMIT [N]          takes N tokens (1): \"10/m burst 20\", \"1000/d window\"\n"       \
+  "                 (another LIMIT on the same KEY counts apart)\n"                                \
   "  peek KEY LIMIT [N]          the answer of take, nothing taken\n"                              \
   "  window KEY LIMIT [N]        counts N in a window that begins with its first use: 100/m\n"     \
   "  acquire KEY MOST TTL        one of MOST permits (up to 16), for TTL: 30s; prints it\n"        \
@@ -32,7 +35,7 @@
   "EXIT CODE\n"                                                                                    \
   "  0 yes   1 no (refused, busy, lost)   2 wrong usage   3 the database failed\n"
 
-/* The largest MOST that any key ever has: ratelimit_cas_acquire wants the same in all calls. */
+/* The largest MOST that any key ever has: held_acquire wants the same in all calls. */
 enum { STORE_PLACES = 16 };
 
 enum { STORE_YES, STORE_NO, STORE_WRONG, STORE_FAILED };
@@ -47,7 +50,7 @@ typedef struct store_command {
     const char *key;
     ratelimit_limit limit;
     uint64_t n, ttl_ns;
-    ratelimit_cas_permit permit;
+    held_permit permit;
     /* Filled in by the program: */
     ratelimit_cas *cas;
     const char *error; /* what load or swap failed with, "" if they did not */
@@ -103,13 +106,13 @@ static int store_answer(store_command *c, const ratelimit_result *r)
     char text[128];
     if (r->status == RATELIMIT_STORE_FAILED)
         snprintf(text, sizeof text, r->allowed ? "let through" : "refused");
-    else if (r->allowed && r->limit == UINT64_MAX)
+    else if (r->allowed && r->burst == UINT64_MAX)
         snprintf(text, sizeof text, "allowed, unlimited");
     else if (r->allowed)
         snprintf(text, sizeof text, "allowed, %" PRIu64 " of %" PRIu64 " left", r->remaining,
-                 r->limit);
+                 r->burst);
     else if (r->status == RATELIMIT_NEVER)
-        snprintf(text, sizeof text, "never, the most is %" PRIu64, r->limit);
+        snprintf(text, sizeof text, "never, the most is %" PRIu64, r->burst);
     else
         snprintf(text, sizeof text, "refused, again in %.3f s", (double)r->retry_after_ns / 1e9);
     if (verdict != STORE_WRONG)
@@ -143,8 +146,7 @@ static int store_peek(store_command *c)
 static int store_window(store_command *c)
 {
     ratelimit_result result;
-    ratelimit_cas_window(c->cas, c->key, strlen(c->key), c->limit.tokens, c->limit.per_ns, c->n,
-                         &result);
+    held_window(c->cas, c->key, strlen(c->key), c->limit.tokens, c->limit.per_ns, c->n, &result);
     return store_answer(c, &result);
 }
 
@@ -160,7 +162,7 @@ static bool store_random(uint64_t *out)
 
 static int store_acquire(store_command *c)
 {
-    ratelimit_cas_permit permit;
+    held_permit permit;
     ratelimit_status status;
     uint64_t id, retry_after_ns;
     char text[64];
@@ -168,8 +170,8 @@ static int store_acquire(store_command *c)
         fprintf(stderr, "%s: no random number: /dev/urandom can't be read\n", c->program);
         return STORE_FAILED;
     }
-    status = ratelimit_cas_acquire(c->cas, c->key, strlen(c->key), (uint32_t)c->n, STORE_PLACES,
-                                   c->ttl_ns, id, &permit, &retry_after_ns);
+    status = held_acquire(c->cas, c->key, strlen(c->key), (uint32_t)c->n, STORE_PLACES, c->ttl_ns,
+                          id, &permit, &retry_after_ns);
     if (status == RATELIMIT_OK)
         snprintf(text, sizeof text, "%" PRIu32 ".%016" PRIx64, permit.place, permit.id);
     else
@@ -190,24 +192,22 @@ static int store_done(store_command *c, ratelimit_status status)
 
 static int store_extend(store_command *c)
 {
-    return store_done(c,
-                      ratelimit_cas_extend(c->cas, c->key, strlen(c->key), &c->permit, c->ttl_ns));
+    return store_done(c, held_extend(c->cas, c->key, strlen(c->key), &c->permit, c->ttl_ns));
 }
 
 static int store_release(store_command *c)
 {
-    return store_done(c, ratelimit_cas_release(c->cas, c->key, strlen(c->key), &c->permit));
+    return store_done(c, held_release(c->cas, c->key, strlen(c->key), &c->permit));
 }
 
 static int store_acquire_plain(store_command *c)
 {
-    return store_done(c,
-                      ratelimit_cas_acquire_plain(c->cas, c->key, strlen(c->key), c->n, c->ttl_ns));
+    return store_done(c, held_acquire_plain(c->cas, c->key, strlen(c->key), c->n, c->ttl_ns));
 }
 
 static int store_release_plain(store_command *c)
 {
-    return store_done(c, ratelimit_cas_release_plain(c->cas, c->key, strlen(c->key)));
+    return store_done(c, held_release_plain(c->cas, c->key, strlen(c->key)));
 }
 
 static const store_verb store_verbs[] = {{"take", "kln", store_take},
@@ -244,7 +244,7 @@ static bool store_time(const char *text, uint64_t *ns)
     return true;
 }
 
-static bool store_permit(const char *text, ratelimit_cas_permit *out)
+static bool store_permit(const char *text, held_permit *out)
 {
     char more;
     return sscanf(text, "%3" SCNu32 ".%16" SCNx64 "%c", &out->place, &out->id, &more) == 2;

@@ -18,9 +18,11 @@
    MEMCACHED
        load is gets. swap is cas with the number that gets came with, or add if there was nothing;
        EXISTS, NOT_STORED and NOT_FOUND mean that somebody was faster: load again.
-       Keys. memcached takes 250 bytes without blanks and control characters. Keys that fit are
-       stored as they are, others under their SHA-256; "=" or "#" in front keeps the two kinds
-       apart. So no two keys that anybody could find share a bucket.
+       Keys. memcached takes 250 bytes without blanks and control characters. A key is stored with
+       such bytes, and "%", as "%" and two hex digits: "alice" under a limit is "=alice" and the
+       four bytes of the scope, encoded like that. A longer name is stored as the SHA-256 of the
+       key; "=" or "#" in front keeps the two kinds apart. So no two keys that anybody could find
+       share a bucket.
        Expiry. A record is kept a minute longer than it says anything: memcached counts whole
        seconds and may be one early, and clocks differ. It takes more than 30 days for a date, by
        its own clock, so such a record has no expiry until it is written again. There is no
@@ -53,12 +55,12 @@
 enum {
     KEEP_S = 60,
     LONGEST_S = 30 * 24 * 3600, /* memcached takes more for a date */
-    LONGEST_KEY = 200           /* of those stored as they are */
+    LONGEST_NAME = 200          /* of those that show the key */
 };
 
 typedef struct store {
     memcached_st *memc;
-    char name[sizeof PREFIX + 1 + LONGEST_KEY]; /* that the last load asked for */
+    char name[sizeof PREFIX + LONGEST_NAME + 1]; /* that the last load asked for */
     size_t name_len;
     uint64_t cas; /* that it came with; 0: nothing was there */
     char error[256];
@@ -87,23 +89,25 @@ static uint64_t wall_clock(void *self)
     return (uint64_t)now.tv_sec * RATELIMIT_SECOND + (uint64_t)now.tv_nsec;
 }
 
-/* The name of key in memcached: as it is if memcached takes that, else its SHA-256 in hex. */
+/* The name of key in memcached: as text if that is not too long, else its SHA-256 in hex. */
 static size_t name_of(const void *key, size_t key_len, char *name)
 {
     const unsigned char *byte = key;
     unsigned char digest[SHA256_DIGEST_LENGTH];
     size_t i, len = sizeof PREFIX;
-    bool plain = key_len <= LONGEST_KEY;
-    for (i = 0; plain && i < key_len; i++)
-        plain = byte[i] > ' ' && byte[i] < 127;
     memcpy(name, PREFIX, sizeof PREFIX);
-    name[len - 1] = plain ? '=' : '#';
-    if (plain) {
-        memcpy(name + len, key, key_len);
-        return len + key_len;
+    name[len - 1] = '=';
+    for (i = 0; i < key_len && len + 3 <= sizeof PREFIX + LONGEST_NAME; i++) {
+        if (byte[i] > ' ' && byte[i] < 127 && byte[i] != '%')
+            name[len++] = (char)byte[i];
+        else
+            len += (size_t)snprintf(name + len, 4, "%%%02x", byte[i]);
     }
+    if (i == key_len)
+        return len;
+    name[sizeof PREFIX - 1] = '#';
     SHA256(key, key_len, digest);
-    for (i = 0; i < sizeof digest; i++, len += 2)
+    for (i = 0, len = sizeof PREFIX; i < sizeof digest; i++, len += 2)
         snprintf(name + len, 3, "%02x", digest[i]);
     return len;
 }

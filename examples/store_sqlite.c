@@ -2,8 +2,9 @@
    SQLite file, and that survive a restart
 
    What it shows: ratelimit.h's compare-and-swap store over a database, which is two callbacks on
-   a 24-byte record (load and swap), with the failures of a real database: locked, full, damaged.
-   The upper half is what a program copies; the commands are in store_command.h.
+   a 24-byte record (load and swap), and windows and semaphores over the same two (cas_held.h), with
+   the failures of a real database: locked, full, damaged. The upper half is what a program copies;
+   the commands are in store_command.h.
 
        Package: libsqlite3-dev
        Build:   cc -std=c99 -O2 -I. examples/store_sqlite.c -o store_sqlite -lsqlite3

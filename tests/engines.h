@@ -1,8 +1,8 @@
 /* engines.h - everything in ratelimit.h that decides, behind one face, so that one test can ask all
  * of them.
  *
- *     bucket, shared   a ratelimit_bucket per key, plain and as threads share it
- *     table            one table for all keys
+ *     bucket, shared   a ratelimit_bucket per key and scope, plain and as threads share it
+ *     table            one table for all keys, and a second one that is asked by hash
  *     limiter          ratelimit_take over a table store, its clock set to the time of the request
  *     cas              the compare-and-swap store over a map whose every third swap fails
  *     cas, expiring    the same, where a record is gone the moment its time to live is over
@@ -28,13 +28,14 @@ typedef struct engine {
     bool forward_only; /* asked only where time never goes back */
 } engine;
 
-#define ENGINE_KEYS      64
-#define ENGINE_KEY_BYTES 48
+#define ENGINE_KEYS        64
+#define ENGINE_KEY_BYTES   48
+#define ENGINE_SCOPE_BYTES 4
 
 /* ---- a map from keys to a few bytes, searched from the front --------------------------------- */
 
 typedef struct engine_entry {
-    char key[ENGINE_KEY_BYTES];
+    unsigned char key[ENGINE_KEY_BYTES];
     size_t key_len;
     bool live;
     uint64_t stored_at_ns, ttl_ns;
@@ -48,6 +49,8 @@ typedef struct engine_map {
     bool expires;
     unsigned swaps;
     uint64_t now_ns;
+    unsigned char asked[ENGINE_KEY_BYTES]; /* the key that the cas store has to pass */
+    size_t asked_len;
     ratelimit_cas cas;
     ratelimit_store store;
 } engine_map;
@@ -71,6 +74,30 @@ static inline engine_entry *engine_find(engine_map *map, const void *key, size_t
     return entry;
 }
 
+/* What has one bucket: the bytes of the key and then the scope, least byte first, into key. Returns
+ * the length. */
+static inline size_t engine_scoped(const ratelimit_request *req,
+                                   unsigned char key[ENGINE_KEY_BYTES])
+{
+    uint32_t scope = req->limit ? req->limit->scope : 0;
+    size_t i;
+    if (req->key_len > ENGINE_KEY_BYTES - ENGINE_SCOPE_BYTES) {
+        fprintf(stderr, "engines: a long key\n");
+        abort();
+    }
+    memcpy(key, req->key, req->key_len);
+    for (i = 0; i < ENGINE_SCOPE_BYTES; i++)
+        key[req->key_len + i] = (unsigned char)(scope >> (8 * i));
+    return req->key_len + ENGINE_SCOPE_BYTES;
+}
+
+static inline engine_entry *engine_find_scoped(engine_map *map, const ratelimit_request *req)
+{
+    unsigned char key[ENGINE_KEY_BYTES];
+    size_t key_len = engine_scoped(req, key);
+    return engine_find(map, key, key_len);
+}
+
 static inline void engine_map_reset(void *self)
 {
     engine_map *map = (engine_map *)self;
@@ -83,7 +110,7 @@ static inline void engine_map_reset(void *self)
 static inline void engine_bucket_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                                         ratelimit_result *res)
 {
-    engine_entry *entry = engine_find((engine_map *)self, req->key, req->key_len);
+    engine_entry *entry = engine_find_scoped((engine_map *)self, req);
     ratelimit_bucket copy = entry->bucket;
     if (req->op != RATELIMIT_TAKE) {
         ratelimit_bucket_decide(&entry->bucket, req, now_ns, res);
@@ -99,7 +126,7 @@ static inline void engine_bucket_decide(void *self, const ratelimit_request *req
 static inline void engine_shared_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                                         ratelimit_result *res)
 {
-    engine_entry *entry = engine_find((engine_map *)self, req->key, req->key_len);
+    engine_entry *entry = engine_find_scoped((engine_map *)self, req);
     if (req->op == RATELIMIT_TAKE)
         ratelimit_bucket_take_shared(&entry->bucket, req->limit, req->n, now_ns, res);
     else
@@ -109,8 +136,8 @@ static inline void engine_shared_decide(void *self, const ratelimit_request *req
 /* ---- table and limiter ----------------------------------------------------------------------- */
 
 typedef struct engine_table {
-    unsigned char memory[RATELIMIT_TABLE_BYTES(1000)];
-    ratelimit_table *table;
+    unsigned char memory[2][RATELIMIT_TABLE_BYTES(1000)];
+    ratelimit_table *table, *by_hash;
     ratelimit_limiter limiter;
     uint64_t now_ns;
 } engine_table;
@@ -128,7 +155,10 @@ static inline void engine_table_reset(void *self)
     memset(&t->limiter, 0, sizeof t->limiter);
     options.seed[0] = 1;
     options.seed[1] = 2;
-    if (ratelimit_table_init(&t->table, t->memory, sizeof t->memory, &options) != RATELIMIT_OK ||
+    if (ratelimit_table_init(&t->table, t->memory[0], sizeof t->memory[0], &options) !=
+            RATELIMIT_OK ||
+        ratelimit_table_init(&t->by_hash, t->memory[1], sizeof t->memory[1], &options) !=
+            RATELIMIT_OK ||
         ratelimit_init(&t->limiter, ratelimit_table_store(t->table, engine_table_clock, t)) !=
             RATELIMIT_OK) {
         fprintf(stderr, "engines: no table\n");
@@ -136,14 +166,30 @@ static inline void engine_table_reset(void *self)
     }
 }
 
+static inline bool engine_same(const ratelimit_result *a, const ratelimit_result *b)
+{
+    return a->allowed == b->allowed && a->status == b->status && a->burst == b->burst &&
+           a->remaining == b->remaining && a->taken == b->taken &&
+           a->retry_after_ns == b->retry_after_ns && a->reset_after_ns == b->reset_after_ns &&
+           a->wait_ns == b->wait_ns;
+}
+
 static inline void engine_table_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                                        ratelimit_result *res)
 {
-    ratelimit_table *t = ((engine_table *)self)->table;
-    if (req->op == RATELIMIT_TAKE)
+    ratelimit_table *t = ((engine_table *)self)->table, *u = ((engine_table *)self)->by_hash;
+    ratelimit_result other;
+    memset(&other, 0xA5, sizeof other);
+    if (req->op == RATELIMIT_TAKE) {
+        uint64_t hash = ratelimit_table_hash(u, req->key, req->key_len);
         ratelimit_table_take(t, req->key, req->key_len, req->limit, req->n, now_ns, res);
-    else
+        ratelimit_table_take_hash(u, hash, req->limit, req->n, now_ns, &other);
+    } else {
         ratelimit_table_decide(t, req, res, 1, RATELIMIT_EACH, now_ns);
+        ratelimit_table_decide(u, req, &other, 1, RATELIMIT_EACH, now_ns);
+    }
+    if (!engine_same(res, &other))
+        res->status = (ratelimit_status)99;
 }
 
 static inline void engine_limiter_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
@@ -166,15 +212,31 @@ static inline bool engine_cas_live(const engine_map *map, const engine_entry *en
     return entry->live && !(map->expires && map->now_ns - entry->stored_at_ns >= entry->ttl_ns);
 }
 
+/* False if the cas store passed anything but the key and the scope. */
+static inline bool engine_cas_asked(const engine_map *map, const void *key, size_t key_len)
+{
+    return key_len == map->asked_len && memcmp(key, map->asked, key_len) == 0;
+}
+
 static inline int engine_cas_load(void *self, const void *key, size_t key_len,
                                   unsigned char *record)
 {
     engine_map *map = (engine_map *)self;
-    const engine_entry *entry = engine_find(map, key, key_len);
+    const engine_entry *entry;
+    if (!engine_cas_asked(map, key, key_len))
+        return -1;
+    entry = engine_find(map, key, key_len);
     if (!engine_cas_live(map, entry))
         return 0;
     memcpy(record, entry->record, RATELIMIT_RECORD_BYTES);
     return 1;
+}
+
+/* True if record is of a bucket that is full for good. */
+static inline bool engine_cas_full(const unsigned char *record)
+{
+    static const unsigned char none[8];
+    return memcmp(record + 8, none, sizeof none) == 0;
 }
 
 static inline int engine_cas_swap(void *self, const void *key, size_t key_len,
@@ -182,8 +244,12 @@ static inline int engine_cas_swap(void *self, const void *key, size_t key_len,
                                   uint64_t ttl_ns)
 {
     engine_map *map = (engine_map *)self;
-    engine_entry *entry = engine_find(map, key, key_len);
-    bool live = engine_cas_live(map, entry);
+    engine_entry *entry;
+    bool live;
+    if (!engine_cas_asked(map, key, key_len))
+        return -1;
+    entry = engine_find(map, key, key_len);
+    live = engine_cas_live(map, entry);
     if (++map->swaps % 3 == 0)
         return 0;
     if (live != (old_or_null != NULL))
@@ -191,7 +257,7 @@ static inline int engine_cas_swap(void *self, const void *key, size_t key_len,
     if (live && memcmp(entry->record, old_or_null, RATELIMIT_RECORD_BYTES) != 0)
         return 0;
     memcpy(entry->record, record, RATELIMIT_RECORD_BYTES);
-    entry->live = ttl_ns != 0;
+    entry->live = map->expires ? ttl_ns != 0 : !engine_cas_full(record);
     entry->stored_at_ns = map->now_ns;
     entry->ttl_ns = ttl_ns;
     return 1;
@@ -202,7 +268,8 @@ static inline void engine_cas_decide(void *self, const ratelimit_request *req, u
 {
     engine_map *map = (engine_map *)self;
     map->now_ns = now_ns;
-    map->store.decide(map->store.self, req, res, 1, RATELIMIT_EACH);
+    map->asked_len = engine_scoped(req, map->asked);
+    map->store.decide(&map->store, req, res, 1, RATELIMIT_EACH);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */

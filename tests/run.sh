@@ -1,190 +1,331 @@
 #!/bin/sh
-# Builds and runs the tests. Usage: run.sh all | fast | portability | redis | examples | fuzz | docs | faults
+# Builds and runs the tests.
 #
-# Each suite prints its failures and ends with "N passed, N failed" (", N skipped"); the last line of all is
+#     run.sh all | fast | portability | redis | examples | fuzz | docs | faults
+#     run.sh one TEST [WORD...]    builds tests/TEST.c, sanitized, and runs it; words: what of it
+#
+# A suite prints its failures and ends with "N passed, N failed" (", N skipped"); the last line of all is
 # the sum. A suite without that line, or with another exit code than its line says, counts as failed.
-# BUILD: where to build (build). CC, CLANG: compilers. SKIP_MISSING=1: what a missing program would run
-# counts as skipped; without it that is a failure.
+#
+# As many suites as there are processors run side by side. Each is named when it begins; what they say is
+# shown in the order of the lists below. A time limit is there for what hangs, and for nothing else: it is more than
+# ten times what the suite takes on a quiet machine.
+#
+# BUILD: where to build (build). JOBS: how many at once. CC, CLANG: compilers. SKIP_MISSING=1: what a missing
+# program would run counts as skipped; without it that is a failure.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+root=$(pwd)
 BUILD=${BUILD:-build}
-GCC=${CC:-gcc}
+CC=${CC:-gcc}
 CLANG=${CLANG:-clang}
 SKIP_MISSING=${SKIP_MISSING:-}
 export SKIP_MISSING
 mkdir -p "$BUILD" || exit 1
-case $BUILD in /*) ;; *) BUILD=$(pwd)/$BUILD ;; esac
-
-WARN="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
-      -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-UNITS="vectors test_model test_reported test_limit test_table test_limiter test_cas_held test_tier test_rules test_text test_threads test_processes"
-passed=0 failed=0 skipped=0
-
-count() { # passed, failed, skipped
-    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + ${3:-0}))
-}
+case $BUILD in /*) ;; *) BUILD=$root/$BUILD ;; esac
+build=$BUILD
+JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+jobs=$BUILD/jobs.$$
+. tests/portability/count.sh
 
 counted() { # the last line of a suite as numbers; nothing if it is none
     sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p'
 }
 
-fail() { # name, why
-    echo "FAILED: $1: $2"
-    failed=$((failed + 1))
+count() { # passed, failed, skipped
+    count_passed=$((count_passed + $1)) count_failed=$((count_failed + $2)) count_skipped=$((count_skipped + ${3:-0}))
 }
 
-# missing PROGRAM PACKAGE SUITE: true if the program is not there, which is then counted
-missing() {
-    command -v "$1" >/dev/null 2>&1 && return 1
-    if [ -n "$SKIP_MISSING" ]; then
-        echo "skipped: $3: $1 is missing (package $2)"
-        skipped=$((skipped + 1))
-    else
-        fail "$3" "$1 is missing (package $2; make deps installs it)"
-    fi
-    return 0
-}
+# ---- one suite
 
 # suite NAME SECONDS COMMAND...: runs it, prints what it said if it failed, counts
 suite() {
     name=$1 limit=$2
     shift 2
     start=$(date +%s)
-    timeout -k 5 "$limit" "$@" >"$BUILD/suite.log" 2>&1 </dev/null
+    timeout -k 5 "$limit" "$@" >"$job.said" 2>&1 </dev/null &
+    echo $! >"$job.running"
+    wait $!
     code=$?
-    line=$(tail -n 1 "$BUILD/suite.log" | counted)
-    if [ -z "$line" ]; then
-        tail -n 40 "$BUILD/suite.log"
-        fail "$name" "ended with code $code and no count"
+    rm -f "$job.running"
+    line=$(tail -n 1 "$job.said" | counted)
+    if [ "$code" = 124 ] || { [ "$code" = 137 ] && [ $(($(date +%s) - start)) -ge "$limit" ]; }; then
+        tail -n 40 "$job.said"
+        fail "$name: time limit of $limit s"
+        return
+    elif [ -z "$line" ]; then
+        tail -n 40 "$job.said"
+        fail "$name: ended with code $code and no count"
         return
     fi
     set -- $line
     if [ "$code" -ne 0 ] || [ "$2" -ne 0 ]; then
-        tail -n 40 "$BUILD/suite.log"
-        [ "$2" -ne 0 ] || fail "$name" "says it passed, but ended with code $code"
+        tail -n 40 "$job.said"
+        [ "$2" -ne 0 ] || fail "$name: says it passed, but ended with code $code"
     else
-        grep '^skipped:' "$BUILD/suite.log"
+        grep '^skipped:' "$job.said"
     fi
     count "$1" "$2" "${3:-0}"
     printf '%-40s %s passed, %s failed, %s skipped, %s s\n' "$name" "$1" "$2" "${3:-0}" $(($(date +%s) - start))
 }
 
-# build OUT COMPILER-AND-FLAGS... SOURCE: true if it compiled; else the fault is printed and counted
-build() {
-    out=$1
-    shift
-    "$@" -I. -Itests -pthread -o "$out" >"$BUILD/compile.log" 2>&1 && return 0
-    head -n 30 "$BUILD/compile.log"
-    fail "$out" "does not compile"
+# compiler BUILD-NAME: the command that makes this kind of build
+compiler() {
+    case $1 in
+    sanitized) echo "$CC -std=c99 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all" ;;
+    plain) echo "$CC -std=c99 -O2 -g" ;;
+    clang) echo "$CLANG -std=c99 -O2 -g" ;;
+    # without the package gcc-multilib, which excludes cross compilers, <asm/...> must be pointed to
+    m32) echo "$CC -std=c99 -m32 -idirafter /usr/include/$($CC -print-multiarch 2>/dev/null) -O2 -g" ;;
+    tsan) echo "$CC -std=c99 -O1 -g -fsanitize=thread" ;;
+    tsan-clang) echo "$CLANG -std=c99 -O1 -g -fsanitize=thread" ;;
+    esac
+}
+
+# unit TEST BUILD-NAME: tests/TEST.c
+unit() {
+    if ! $(compiler "$2") $warnings_c -I. -Itests -pthread "tests/$1.c" -o "$job.program" >"$job.said" 2>&1; then
+        fail "$1 ($2): does not compile" "$job.said"
+        return
+    fi
+    suite "$1 ($2)" 600 "$job.program"
+    rm -f "$job.program"
+}
+
+made() { # TARGET...: true if make builds them, in this folder
+    make -s "BUILD=$BUILD" "$@" >"$job.said" 2>&1 && return
+    fail "$* not built" "$job.said"
     return 1
 }
 
-# units LABEL COMPILER-AND-FLAGS...: the unit programs in one build
-units() {
-    label=$1
-    shift
-    for unit in $UNITS; do
-        build "$BUILD/$unit-$label" "$@" "tests/$unit.c" && suite "$unit ($label)" 300 "$BUILD/$unit-$label"
-    done
-}
-
-fast() {
-    missing clang-format clang-format layout ||
-        suite layout 60 sh -c 'make -s fmt-check && echo "1 passed, 0 failed"'
-    units sanitized $GCC -std=c99 $WARN -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
-}
-
-others() {
-    units plain $GCC -std=c99 $WARN -O2 -g
-    missing "$CLANG" clang "clang builds" || units clang $CLANG -std=c99 $WARN -O2 -g
-    # without the package gcc-multilib, which excludes cross compilers, <asm/...> must be pointed to
-    m32="-m32 -idirafter /usr/include/$($GCC -print-multiarch 2>/dev/null)"
-    if echo 'int main(void){return 0;}' | $GCC $m32 -x c - -o "$BUILD/m32" 2>/dev/null; then
-        units m32 $GCC -std=c99 $WARN $m32 -O2 -g
-    elif [ -n "$SKIP_MISSING" ]; then
-        echo "skipped: 32-bit builds: $GCC -m32 does not link (gcc-N-multilib)"
-        skipped=$((skipped + 1))
-    else
-        fail "32-bit builds" "$GCC -m32 does not link (gcc-N-multilib)"
-    fi
-    UNITS="test_threads test_cas_held test_tier test_rules"
-    units tsan $GCC -std=c99 $WARN -O1 -g -fsanitize=thread
-    missing "$CLANG" clang "threads (clang)" || units tsan-clang $CLANG -std=c99 $WARN -O1 -g -fsanitize=thread
+layout() {
+    suite layout 600 sh -c 'make -s fmt-check && echo "1 passed, 0 failed"'
 }
 
 programs() { # what people run
-    make -s "BUILD=$BUILD" "$BUILD/replay" "$BUILD/make_log" "$BUILD/bench" "$BUILD/flood" >"$BUILD/compile.log" 2>&1 || {
-        head -n 30 "$BUILD/compile.log"
-        fail programs "do not compile"
-        return
-    }
-    missing python3 python3 replay || suite replay 600 python3 tests/test_replay.py "$BUILD"
-    suite "make demo" 120 sh -c "make -s demo BUILD=$BUILD >$BUILD/demo.txt && grep -q refused $BUILD/demo.txt && echo '1 passed, 0 failed'"
-    suite flood 300 "$BUILD/flood" --check
-    suite "bench runs" 120 sh -c "$BUILD/bench --quick >$BUILD/bench.txt && grep -q ratio $BUILD/bench.txt && echo '1 passed, 0 failed'"
+    made "$BUILD/replay" "$BUILD/make_log" || return
+    ! have python3 python3 || suite replay 3600 python3 tests/test_replay.py "$BUILD"
+    suite "make demo" 600 sh -c "make -s demo BUILD=$BUILD >$BUILD/demo.txt && grep -q refused $BUILD/demo.txt && echo '1 passed, 0 failed'"
+}
+
+numbers() {
+    made "$BUILD/bench" "$BUILD/flood" || return
+    suite flood 1200 "$BUILD/flood" --check
+    suite "bench runs" 1200 sh -c "$BUILD/bench --quick >$BUILD/bench.txt && grep -q ratio $BUILD/bench.txt && echo '1 passed, 0 failed'"
+}
+
+script() { # NAME: tests/portability/NAME.sh
+    suite "$1" 3600 sh "tests/portability/$1.sh" "$BUILD"
+}
+
+docs() {
+    suite docs 1200 sh tests/docs.sh "$BUILD"
+}
+
+redis() { # real servers on private loopback ports, started and stopped by the script
+    suite redis 3600 sh tests/redis/run.sh
+}
+
+example() { # NAME: examples/NAME, or what it is called there, against real parts
+    suite "example $1" 1200 python3 "tests/examples/$1.py" "$BUILD"
+}
+
+fuzz() {
+    suite fuzz 3600 sh tests/fuzz/run.sh "${FUZZ_SECONDS:-5}"
+}
+
+faults() { # PROCESSES
+    JOBS=$1 suite "planted faults" 7200 sh tests/faults/run.sh "$BUILD"
+}
+
+# ---- the lists of suites
+
+# later COMMAND..., first COMMAND...: suites to be run. The first ones, which take long, begin before all others.
+later() {
+    listed "$@"
+    jobs_later="$jobs_later $jobs_listed"
+}
+
+first() {
+    listed "$@"
+    jobs_first="$jobs_first $jobs_listed"
+}
+
+listed() {
+    jobs_listed=$((jobs_listed + 1))
+    echo "$*" >"$jobs/$jobs_listed.command"
+}
+
+# All unit tests, those that take longest at the head.
+tests="vectors test_model test_reported test_threads test_tier"
+for file in tests/test_*.c; do
+    file=${file#tests/}
+    case " $tests " in *" ${file%.c} "*) ;; *) tests="$tests ${file%.c}" ;; esac
+done
+threaded="test_threads test_cas_held test_tier test_rules"
+
+units() { # BUILD-NAME TEST...
+    build_name=$1
+    shift
+    for test in "$@"; do
+        [ ! -e "tests/$test.c" ] || later unit "$test" "$build_name"
+    done
+}
+
+# true if what is made by this kind of build links and runs here
+can() { # BUILD-NAME, PACKAGE
+    have "$(compiler "$1" | cut -d ' ' -f 1)" "$2" || return
+    echo 'int main(void) { return 0; }' >"$jobs/can.c"
+    $(compiler "$1") "$jobs/can.c" -o "$jobs/can" >/dev/null 2>&1 && "$jobs/can" && return
+    missing "what links with \"$(compiler "$1")\"" "$2"
+    return 1
+}
+
+fast() {
+    if command -v clang-format >/dev/null 2>&1 || [ "${1:-}" = strict ]; then
+        ! have clang-format clang-format || later layout
+    else
+        skip "layout: clang-format is missing (Debian package clang-format)"
+    fi
+    units sanitized $tests
+}
+
+others() {
+    units plain $tests
+    ! can clang clang || units clang $tests
+    ! can m32 gcc-N-multilib || units m32 $tests
+    ! can tsan gcc || units tsan $threaded
+    ! can tsan-clang "clang libclang-rt-dev" || units tsan-clang $threaded
 }
 
 portability() {
     for script in tests/portability/*.sh; do
-        case $script in */count.sh) continue ;; esac
-        suite "$(basename "$script" .sh)" 900 sh "$script" "$BUILD"
+        script=$(basename "$script" .sh)
+        [ "$script" = count ] || first script "$script"
     done
 }
 
-docs() {
-    suite docs 300 sh tests/docs.sh "$BUILD"
-}
-
-redis() { # real servers on private loopback ports, started and stopped by the script
-    suite redis 1500 sh tests/redis/run.sh
-}
-
-examples() { # each program in examples/, against real parts; one check for each
-    missing python3 python3 examples && return
+examples() { # each program in examples/
+    have python3 python3 || return
     for script in tests/examples/*.py; do
-        case $script in */example.py) continue ;; esac
-        suite "example $(basename "$script" .py)" 300 python3 "$script" "$BUILD"
+        script=$(basename "$script" .py)
+        [ "$script" = example ] || later example "$script"
     done
 }
 
-fuzz() {
-    suite fuzz 900 sh tests/fuzz/run.sh "${FUZZ_SECONDS:-5}"
+# ---- side by side
+
+begin() { # NUMBER: begins a suite, which counts for itself
+    echo "begins: $(cat "$jobs/$1.command")"
+    job=$jobs/$1
+    (
+        (
+            count_passed=0 count_failed=0 count_skipped=0
+            $(cat "$job.command")
+            echo "$count_passed $count_failed $count_skipped" >"$job.count"
+        ) >"$job.log" 2>&1 &
+        echo $! >"$job.shell"
+        wait
+        : >"$job.done"
+    ) &
+    jobs_pids="$jobs_pids $!"
+    jobs_active="$jobs_active $1"
 }
 
-faults() {
-    suite "planted faults" 3000 sh tests/faults/run.sh "$BUILD"
+active() { # forgets those that are done; true if as many as may run at once are left
+    still=
+    for number in $jobs_active; do
+        [ -e "$jobs/$number.done" ] || still="$still $number"
+    done
+    jobs_active=$still
+    set -- $still
+    [ $# -ge "$JOBS" ]
 }
 
+show() { # NUMBER: what a suite that is done said
+    cat "$jobs/$1.log"
+    if [ -s "$jobs/$1.count" ]; then
+        count $(cat "$jobs/$1.count")
+    else
+        fail "$(cat "$jobs/$1.command"): was ended from outside"
+    fi
+}
+
+all_jobs() {
+    jobs_shown=0
+    set -- $jobs_first $jobs_later
+    while [ "$jobs_shown" -lt "$jobs_listed" ]; do
+        while [ $# -gt 0 ] && ! active; do
+            begin "$1"
+            shift
+        done
+        while [ "$jobs_shown" -lt "$jobs_listed" ] && [ -e "$jobs/$((jobs_shown + 1)).done" ]; do
+            jobs_shown=$((jobs_shown + 1))
+            show $jobs_shown
+        done
+        [ "$jobs_shown" -ge "$jobs_listed" ] || sleep 0.2
+    done
+    jobs_first= jobs_later= jobs_listed=0
+    rm -f "$jobs"/*
+}
+
+interrupted() {
+    trap - EXIT
+    kill $jobs_pids $(cat "$jobs"/*.shell "$jobs"/*.running 2>/dev/null) 2>/dev/null
+    rm -rf "$jobs"
+    exit 130
+}
+
+one() { # TEST WORD...
+    if [ ! -e "tests/${1:-}.c" ]; then
+        echo "make one T=TEST [K=WORD]; the tests are: $tests"
+        exit 2
+    fi
+    test=$1
+    shift
+    $(compiler sanitized) $warnings_c -I. -Itests -pthread "tests/$test.c" -o "$BUILD/$test" || exit 1
+    exec "$BUILD/$test" "$@"
+}
+
+jobs_first= jobs_later= jobs_listed=0 jobs_active= jobs_pids=
+mkdir -p "$jobs" || exit 1
+trap 'rm -rf "$jobs"' EXIT
+trap interrupted INT TERM HUP
 case ${1:-all} in
-all) # two at once: what mostly compiles, and what mostly runs
-    BUILD=$BUILD/side sh tests/run.sh side >"$BUILD/side.log" 2>&1 &
-    side=$!
-    fast
+all)
+    fast strict
     others
-    programs
-    docs
-    fuzz
+    later numbers
+    later docs
     examples
-    wait $side
-    redis # alone: it waits for real servers
-    sed '$d' "$BUILD/side.log"
-    line=$(tail -n 1 "$BUILD/side.log" | counted)
-    [ -n "$line" ] || fail portability "ended with no count"
-    count ${line:-0 0 0}
-    ;;
-side)
+    first faults $(((JOBS + 1) / 2))
     portability
-    faults
+    first programs
+    first fuzz
+    all_jobs
+    later redis # alone: it waits for real servers
+    all_jobs
     ;;
-fast | portability | redis | examples | fuzz | docs | faults) "$1" ;;
+fast | portability | examples)
+    "$1"
+    all_jobs
+    ;;
+redis | fuzz | docs)
+    later "$1"
+    all_jobs
+    ;;
+faults)
+    later faults "$JOBS"
+    all_jobs
+    ;;
+one)
+    shift
+    rm -rf "$jobs"
+    one "$@"
+    ;;
 *)
-    sed -n 2,3p "$0"
+    sed -n 2,5p "$0"
     exit 2
     ;;
 esac
-if [ "$skipped" -ne 0 ]; then
-    echo "$passed passed, $failed failed, $skipped skipped"
-else
-    echo "$passed passed, $failed failed"
-fi
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+finish

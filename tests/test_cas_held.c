@@ -1,6 +1,6 @@
-/* test_cas_held.c - windows and semaphores over a database with a conditional update: bounds, ends,
- * lost swaps, a database that fails or holds something else, holders that die, sizes that change,
- * threads, and a long random run beside a model. Time is the test's own. */
+/* test_cas_held.c - examples/cas_held.h, windows and semaphores over a database with a conditional
+ * update: bounds, ends, lost swaps, a database that fails or holds something else, holders that
+ * die, sizes that change, threads, and a long random run beside a model. Time is the test's own. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
@@ -9,6 +9,8 @@
 
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
+
+#include "examples/cas_held.h"
 
 #include "unit.h"
 
@@ -116,7 +118,7 @@ static uint64_t number_at(const unsigned char *p)
     return value;
 }
 
-/* What the header says of a place's record: bytes 0-7 when it ends, 8-15 whose it is. */
+/* What cas_held.h says of a place's record: bytes 0-7 when it ends, 8-15 whose it is. */
 static bool base_held(base *b, const row *r)
 {
     return r->key_len && number_at(r->record) > base_clock(b) && number_at(r->record + 8);
@@ -220,7 +222,7 @@ static size_t base_rows(void)
 static ratelimit_result window(uint64_t most, uint64_t per_ns, uint64_t n)
 {
     ratelimit_result out;
-    bool allowed = ratelimit_cas_window(&db.cas, "w", 1, most, per_ns, n, &out);
+    bool allowed = held_window(&db.cas, "w", 1, most, per_ns, n, &out);
     CHECK(allowed == out.allowed && allowed == (out.status == OK));
     return out;
 }
@@ -236,37 +238,36 @@ static ratelimit_result aligned(uint64_t tokens, uint64_t per_ns, uint64_t n)
     q.key_len = 1;
     q.limit = &limit;
     q.n = n;
-    store.decide(store.self, &q, &out, 1, RATELIMIT_EACH);
+    store.decide(&store, &q, &out, 1, RATELIMIT_EACH);
     return out;
 }
 
 static ratelimit_status plain(uint64_t most)
 {
-    return ratelimit_cas_acquire_plain(&db.cas, "p", 1, most, 10 * SEC);
+    return held_acquire_plain(&db.cas, "p", 1, most, 10 * SEC);
 }
 
 static ratelimit_status plain_back(void)
 {
-    return ratelimit_cas_release_plain(&db.cas, "p", 1);
+    return held_release_plain(&db.cas, "p", 1);
 }
 
 static uint64_t retry_ns, next_id;
 
 static ratelimit_status acquire(uint32_t most, uint32_t places, uint64_t ttl_ns,
-                                ratelimit_cas_permit *permit)
+                                held_permit *permit)
 {
-    return ratelimit_cas_acquire(&db.cas, "s", 1, most, places, ttl_ns, ++next_id, permit,
-                                 &retry_ns);
+    return held_acquire(&db.cas, "s", 1, most, places, ttl_ns, ++next_id, permit, &retry_ns);
 }
 
-static ratelimit_status release(const ratelimit_cas_permit *permit)
+static ratelimit_status release(const held_permit *permit)
 {
-    return ratelimit_cas_release(&db.cas, "s", 1, permit);
+    return held_release(&db.cas, "s", 1, permit);
 }
 
-static ratelimit_status extend(ratelimit_cas_permit *permit, uint64_t ttl_ns)
+static ratelimit_status extend(held_permit *permit, uint64_t ttl_ns)
 {
-    return ratelimit_cas_extend(&db.cas, "s", 1, permit, ttl_ns);
+    return held_extend(&db.cas, "s", 1, permit, ttl_ns);
 }
 
 /* ---- fixed windows --------------------------------------------------------------------------- */
@@ -295,7 +296,7 @@ static void a_window_begins_with_its_first_use_and_is_over_at_its_end(void)
         db.keeps = keeps;
         db.now_ns = 1003 * SEC;
         out = window(5, 10 * SEC, 3);
-        CHECK(out.allowed && out.limit == 5 && out.remaining == 2 && out.taken == 3);
+        CHECK(out.allowed && out.burst == 5 && out.remaining == 2 && out.taken == 3);
         CHECK_U64(out.reset_after_ns, 10 * SEC);
         CHECK_U64(out.retry_after_ns, 0);
         db.now_ns += 4 * SEC;
@@ -313,27 +314,49 @@ static void a_window_begins_with_its_first_use_and_is_over_at_its_end(void)
     }
 }
 
-static void a_window_says_never_no_limit_and_what_is_wrong(void)
+static void a_window_says_never_and_what_is_wrong(void)
 {
     fresh();
     CHECK_U64(window(5, SEC, 6).status, RATELIMIT_NEVER);
     CHECK_U64(window(5, SEC, 6).retry_after_ns, FOREVER);
     CHECK_U64(db.writes, 0);
     db.loads = 0;
-    CHECK(window(0, SEC, 6).allowed);
-    CHECK_U64(window(0, SEC, 6).remaining, UINT64_MAX);
-    CHECK_U64(window(0, SEC, 6).taken, 6);
     CHECK_U64(window(5, SEC, 0).status, RATELIMIT_BAD_COUNT);
     CHECK_U64(window(5, 0, 1).status, RATELIMIT_BAD_ARGUMENT);
     CHECK_U64(window(5, LONGEST + 1, 1).status, RATELIMIT_BAD_ARGUMENT);
     CHECK_U64(window(UINT64_C(1) << 63, SEC, 1).status, RATELIMIT_BAD_ARGUMENT);
-    CHECK_U64(window(5, SEC, UINT64_C(1) << 63).status, RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(window(5, SEC, UINT64_C(1) << 63).status, RATELIMIT_BAD_COUNT);
     CHECK_U64(db.loads, 0);
     CHECK(window(5, LONGEST, 1).allowed);
-    CHECK(ratelimit_cas_window(&db.cas, "o", 1, 1, SEC, 1, NULL));
-    CHECK(!ratelimit_cas_window(&db.cas, "o", 1, 1, SEC, 1, NULL));
+    CHECK(held_window(&db.cas, "o", 1, 1, SEC, 1, NULL));
+    CHECK(!held_window(&db.cas, "o", 1, 1, SEC, 1, NULL));
     CHECK(window(INT64_MAX, SEC, INT64_MAX - 1).allowed);
     CHECK(!window(INT64_MAX, SEC, 2).allowed);
+}
+
+/* B18: "0: no limit" let everything through when a configured number was missing. */
+static void a_most_of_zero_is_refused_and_never_unlimited(void)
+{
+    held_permit p;
+    ratelimit_result out;
+    fresh();
+    out = window(0, SEC, 6);
+    CHECK(!out.allowed && out.remaining == 0 && out.taken == 0);
+    CHECK_U64(out.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(plain(0) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(acquire(0, 1, SEC, &p) == RATELIMIT_BAD_ARGUMENT && p.id == 0);
+    CHECK_U64(db.loads, 0);
+}
+
+static void a_bucket_and_a_window_of_one_key_are_apart(void)
+{
+    fresh();
+    CHECK(held_window(&db.cas, "a", 1, 2, 10 * SEC, 2, NULL));
+    CHECK(held_acquire_plain(&db.cas, "p", 1, 1, SEC) == OK);
+    CHECK(aligned(5, 10 * SEC, 5).allowed);
+    CHECK_U64(aligned(5, 10 * SEC, 1).status, RATELIMIT_DENIED);
+    CHECK(!held_window(&db.cas, "a", 1, 2, 10 * SEC, 1, NULL));
+    CHECK_U64(base_rows(), 3);
 }
 
 static void a_window_ends_within_its_period_whatever_the_clock_did(void)
@@ -359,7 +382,7 @@ static void times_near_the_top_of_the_clock_are_times_like_any_other(void)
     uint64_t starts[] = {0, UINT64_MAX - 5 * SEC};
     size_t i;
     for (i = 0; i < COUNT(starts); i++) {
-        ratelimit_cas_permit one, two;
+        held_permit one, two;
         fresh();
         db.keeps = true;
         db.now_ns = starts[i];
@@ -425,7 +448,7 @@ static void a_semaphore_hands_out_its_size_and_says_when_the_next_is_free(void)
 {
     uint32_t size;
     for (size = 1; size <= 255; size += size < 4 ? 1 : 50) {
-        ratelimit_cas_permit p[256];
+        held_permit p[256];
         uint32_t i;
         fresh();
         for (i = 0; i < size; i++) {
@@ -448,7 +471,7 @@ static void a_dead_holders_place_is_free_at_its_end_and_not_before(void)
 {
     int keeps;
     for (keeps = 0; keeps < 2; keeps++) {
-        ratelimit_cas_permit p;
+        held_permit p;
         fresh();
         db.keeps = keeps;
         CHECK(acquire(2, 2, SEC, &p) == OK && acquire(2, 2, SEC, &p) == OK);
@@ -466,7 +489,7 @@ static void a_late_or_second_release_says_lost_and_adds_no_place(void)
 {
     int keeps;
     for (keeps = 0; keeps < 2; keeps++) {
-        ratelimit_cas_permit a, b, c;
+        held_permit a, b, c;
         fresh();
         db.keeps = keeps;
         CHECK(acquire(1, 1, 100 * MS, &a) == OK);
@@ -485,7 +508,7 @@ static void a_late_or_second_release_says_lost_and_adds_no_place(void)
 /* B61: several, of which some are over. */
 static void of_several_released_each_says_whether_it_was_held(void)
 {
-    ratelimit_cas_permit p[3], none = {77, 0, 4}, more;
+    held_permit p[3], none = {77, 0, 4}, more;
     int i;
     fresh();
     CHECK(acquire(5, 5, 100 * MS, &p[0]) == OK && acquire(5, 5, 100 * MS, &p[1]) == OK);
@@ -501,7 +524,7 @@ static void a_permit_is_extended_from_now_and_never_revived(void)
 {
     int keeps;
     for (keeps = 0; keeps < 2; keeps++) {
-        ratelimit_cas_permit a, b, old;
+        held_permit a, b, old;
         fresh();
         db.keeps = keeps;
         CHECK(acquire(1, 1, SEC, &a) == OK);
@@ -519,7 +542,7 @@ static void a_permit_is_extended_from_now_and_never_revived(void)
     }
 }
 
-static ratelimit_cas_permit hooked;
+static held_permit hooked;
 static ratelimit_status hooked_status;
 
 static void time_passes(void)
@@ -540,7 +563,7 @@ static void another_comes_later(void)
 
 static void an_extension_that_reaches_the_database_too_late_is_lost(void)
 {
-    ratelimit_cas_permit a, b;
+    held_permit a, b;
     fresh();
     CHECK(acquire(1, 1, SEC, &a) == OK);
     db.keeps = true;
@@ -557,7 +580,7 @@ static void an_extension_that_reaches_the_database_too_late_is_lost(void)
 
 static void two_who_want_the_last_place_do_not_both_get_it(void)
 {
-    ratelimit_cas_permit a;
+    held_permit a;
     fresh();
     db.hook = another_acquires;
     CHECK(acquire(1, 1, SEC, &a) == BUSY);
@@ -568,7 +591,7 @@ static void a_smaller_size_counts_who_holds_in_places_above_it(void)
 {
     uint32_t order, i;
     for (order = 0; order < 24; order++) {
-        ratelimit_cas_permit p[8], q[3], none;
+        held_permit p[8], q[3], none;
         bool out[8];
         uint32_t left = 8;
         fresh();
@@ -606,7 +629,7 @@ static void a_free_place_costs_one_load_and_one_swap(void)
     uint32_t i, firsts = 0;
     bool seen[16] = {false};
     for (i = 0; i < 64; i++) {
-        ratelimit_cas_permit p;
+        held_permit p;
         fresh();
         CHECK(acquire(16, 16, SEC, &p) == OK);
         CHECK(db.loads == 1 && db.swaps == 1);
@@ -616,7 +639,7 @@ static void a_free_place_costs_one_load_and_one_swap(void)
     CHECK(firsts >= 12); /* they do not all begin at the same one */
     fresh();
     for (i = 0; i < 16; i++) {
-        ratelimit_cas_permit p;
+        held_permit p;
         db.loads = 0;
         CHECK(acquire(16, 20, SEC, &p) == OK && db.loads <= 20 && db.swaps == i + 1);
     }
@@ -642,43 +665,43 @@ static void a_semaphore_says_what_is_wrong_and_asks_nothing(void)
         {1, 1, 1, SEC, 0, RATELIMIT_BAD_ARGUMENT},
     };
     char key[251];
-    ratelimit_cas_permit p;
+    held_permit p;
     size_t i;
     memset(key, 'k', sizeof key);
     fresh();
     for (i = 0; i < COUNT(rows); i++) {
-        CHECK_U64(ratelimit_cas_acquire(&db.cas, key, rows[i].key_len, rows[i].most, rows[i].places,
-                                        rows[i].ttl_ns, rows[i].id, &p, NULL),
+        CHECK_U64(held_acquire(&db.cas, key, rows[i].key_len, rows[i].most, rows[i].places,
+                               rows[i].ttl_ns, rows[i].id, &p, NULL),
                   rows[i].status);
         CHECK(p.id == 0 && release(&p) == LOST);
     }
-    CHECK(ratelimit_cas_acquire(&db.cas, NULL, 1, 1, 1, 1, 1, &p, NULL) == RATELIMIT_BAD_KEY);
-    CHECK(ratelimit_cas_acquire(&db.cas, key, 1, 1, 1, 1, 1, NULL, NULL) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_cas_acquire(NULL, key, 1, 1, 1, 1, 1, &p, NULL) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(held_acquire(&db.cas, NULL, 1, 1, 1, 1, 1, &p, NULL) == RATELIMIT_BAD_KEY);
+    CHECK(held_acquire(&db.cas, key, 1, 1, 1, 1, 1, NULL, NULL) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(held_acquire(NULL, key, 1, 1, 1, 1, 1, &p, NULL) == RATELIMIT_BAD_ARGUMENT);
     CHECK(release(NULL) == RATELIMIT_BAD_ARGUMENT && extend(NULL, 1) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_cas_acquire_plain(NULL, key, 1, 1, 1) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_cas_acquire_plain(&db.cas, key, 0, 1, 1) == RATELIMIT_BAD_KEY);
-    CHECK(ratelimit_cas_acquire_plain(&db.cas, key, 1, 1, 0) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(held_acquire_plain(NULL, key, 1, 1, 1) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(held_acquire_plain(&db.cas, key, 0, 1, 1) == RATELIMIT_BAD_KEY);
+    CHECK(held_acquire_plain(&db.cas, key, 1, 1, 0) == RATELIMIT_BAD_ARGUMENT);
     CHECK(plain(0) == RATELIMIT_BAD_ARGUMENT);
     CHECK(plain((UINT64_C(1) << 31) + 1) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_cas_release_plain(&db.cas, NULL, 1) == RATELIMIT_BAD_KEY);
-    CHECK(!ratelimit_cas_window(&db.cas, NULL, 1, 1, 1, 1, NULL));
+    CHECK(held_release_plain(&db.cas, NULL, 1) == RATELIMIT_BAD_KEY);
+    CHECK(!held_window(&db.cas, NULL, 1, 1, 1, 1, NULL));
     CHECK_U64(db.loads, 0);
-    CHECK(ratelimit_cas_acquire(&db.cas, key, 250, 255, 255, LONGEST, 1, &p, NULL) == OK);
+    CHECK(held_acquire(&db.cas, key, 250, 255, 255, LONGEST, 1, &p, NULL) == OK);
     CHECK(extend(&p, 0) == RATELIMIT_BAD_ARGUMENT && extend(&p, SEC) == LOST); /* another key */
-    CHECK(ratelimit_cas_extend(&db.cas, key, 250, &p, LONGEST) == OK);
+    CHECK(held_extend(&db.cas, key, 250, &p, LONGEST) == OK);
     CHECK(db.rows[0].key_len == 253 && memcmp(db.rows[0].key, key, 250) == 0);
     CHECK(db.rows[0].key[250] == ':');
-    CHECK(ratelimit_cas_release(&db.cas, key, 250, &p) == OK);
+    CHECK(held_release(&db.cas, key, 250, &p) == OK);
 }
 
 /* ---- a database with faults ------------------------------------------------------------------ */
 
 /* All calls that write, by number; a permit that is held for those that need one. */
 #define CALLS 7
-static ratelimit_status call(int which, ratelimit_cas_permit *held)
+static ratelimit_status call(int which, held_permit *held)
 {
-    ratelimit_cas_permit p;
+    held_permit p;
     switch (which) {
     case 0:
         return aligned(50, 10 * SEC, 1).status;
@@ -697,7 +720,7 @@ static ratelimit_status call(int which, ratelimit_cas_permit *held)
     }
 }
 
-static void prepare(ratelimit_cas_permit *held)
+static void prepare(held_permit *held)
 {
     fresh();
     CHECK(aligned(50, 10 * SEC, 1).allowed && window(50, 10 * SEC, 1).allowed);
@@ -716,7 +739,7 @@ static void a_swap_that_loses_is_tried_again_as_often_as_asked(void)
     int which;
     for (which = 0; which < CALLS; which++)
         for (i = 0; i < COUNT(rows); i++) {
-            ratelimit_cas_permit held;
+            held_permit held;
             prepare(&held);
             db.cas.tries = rows[i].tries;
             db.lose = rows[i].lose;
@@ -731,7 +754,7 @@ static void a_database_that_fails_is_store_failed_and_not_busy(void)
     int which, how;
     for (which = 0; which < CALLS; which++)
         for (how = 0; how < 4; how++) {
-            ratelimit_cas_permit held;
+            held_permit held;
             prepare(&held);
             db.fail_load = how == 0 ? 1 : how == 1 ? 3 : 0;
             db.fail_swap = how == 2 ? 1 : how == 3 ? 2 : 0;
@@ -747,8 +770,8 @@ static void a_record_of_another_kind_is_left_alone(void)
     int which, kind;
     for (which = 0; which < CALLS; which++)
         for (kind = 0; kind < CALLS; kind++) {
-            static const char *const marks[] = {"RL1", "RW1", "RP1", "RP1", "RH1", "RH1", "RH1"};
-            ratelimit_cas_permit held;
+            static const char *const marks[] = {"RL2", "RW1", "RP1", "RP1", "RH1", "RH1", "RH1"};
+            held_permit held;
             row before[ROWS];
             size_t i;
             prepare(&held);
@@ -866,26 +889,26 @@ static void *hold_permits(void *self)
     uint64_t number = *(uint64_t *)self;
     uint64_t i;
     for (i = 0; i < 1500; i++) {
-        ratelimit_cas_permit p;
+        held_permit p;
         ratelimit_status status =
-            ratelimit_cas_acquire(&db.cas, "s", 1, (uint32_t)thread_most, thread_places, MINUTE,
-                                  (number + 1) << 32 | (i + 1), &p, NULL);
+            held_acquire(&db.cas, "s", 1, (uint32_t)thread_most, thread_places, MINUTE,
+                         (number + 1) << 32 | (i + 1), &p, NULL);
         count_up(&thread_failed, status != OK && status != BUSY);
         if (status != OK)
             continue;
         count_up(&thread_allowed, 1);
         inside(thread_most);
-        count_up(&thread_failed, i % 3 == 0 && ratelimit_cas_extend(&db.cas, "s", 1, &p, MINUTE));
+        count_up(&thread_failed, i % 3 == 0 && held_extend(&db.cas, "s", 1, &p, MINUTE));
         outside();
-        count_up(&thread_failed, ratelimit_cas_release(&db.cas, "s", 1, &p) != OK);
-        count_up(&thread_wrong, ratelimit_cas_release(&db.cas, "s", 1, &p) != LOST);
+        count_up(&thread_failed, held_release(&db.cas, "s", 1, &p) != OK);
+        count_up(&thread_wrong, held_release(&db.cas, "s", 1, &p) != LOST);
     }
     return NULL;
 }
 
 static void threads_never_hold_more_permits_than_the_size(void)
 {
-    ratelimit_cas_permit p;
+    held_permit p;
     fresh();
     db.cas.tries = UINT32_MAX;
     db.bound = 3;
@@ -899,7 +922,7 @@ static void threads_never_hold_more_permits_than_the_size(void)
     CHECK(thread_allowed > 0 && db.broken == 0 && base_holders(&db) == 1);
 }
 
-static ratelimit_cas_permit shrink_permits[9];
+static held_permit shrink_permits[9];
 
 /* The first gives back, one by one, what was out under a larger size; the others want in. */
 static void *shrink(void *self)
@@ -935,18 +958,18 @@ static void *hold_in_time(void *self)
 {
     uint64_t number = *(uint64_t *)self, i;
     for (i = 0; i < 1500; i++) {
-        ratelimit_cas_permit p;
-        ratelimit_status status = ratelimit_cas_acquire(&db.cas, "s", 1, 2, 2, 20,
-                                                        (number + 1) << 32 | (i + 1), &p, NULL);
+        held_permit p;
+        ratelimit_status status =
+            held_acquire(&db.cas, "s", 1, 2, 2, 20, (number + 1) << 32 | (i + 1), &p, NULL);
         count_up(&thread_failed, status != OK && status != BUSY);
         base_move(1);
         if (status != OK)
             continue;
         count_up(&thread_allowed, 1);
         if (i % 4 == 1) /* an extension that is OK was in time: whoever came since was refused */
-            (void)ratelimit_cas_extend(&db.cas, "s", 1, &p, 20);
+            (void)held_extend(&db.cas, "s", 1, &p, 20);
         if (i % 4) /* else it dies */
-            (void)ratelimit_cas_release(&db.cas, "s", 1, &p);
+            (void)held_release(&db.cas, "s", 1, &p);
     }
     return NULL;
 }
@@ -969,7 +992,7 @@ static void dead_holders_never_block_threads_for_good(void)
 
 static void a_long_random_run_is_as_a_plain_list_of_holders_says(void)
 {
-    ratelimit_cas_permit p[KNOWN];
+    held_permit p[KNOWN];
     uint64_t end[KNOWN];
     uint32_t turn, most = 4, i;
     memset(p, 0, sizeof p);
@@ -1016,7 +1039,7 @@ static void a_long_random_run_is_as_a_plain_list_of_holders_says(void)
 /* Looks back on all the swaps of the tests before it, and makes some of its own. */
 static void each_swap_follows_a_load_of_its_key_that_found_the_old_record(void)
 {
-    ratelimit_cas_permit permit;
+    held_permit permit;
     fresh();
     db.lose = 2;
     CHECK(aligned(5, 10 * SEC, 3).allowed);
@@ -1037,7 +1060,9 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     RUN(an_aligned_window_is_full_until_the_clock_says_the_next_one);
     RUN(a_window_begins_with_its_first_use_and_is_over_at_its_end);
-    RUN(a_window_says_never_no_limit_and_what_is_wrong);
+    RUN(a_window_says_never_and_what_is_wrong);
+    RUN(a_most_of_zero_is_refused_and_never_unlimited);
+    RUN(a_bucket_and_a_window_of_one_key_are_apart);
     RUN(a_window_ends_within_its_period_whatever_the_clock_did);
     RUN(times_near_the_top_of_the_clock_are_times_like_any_other);
     RUN(a_plain_semaphore_stays_between_nothing_and_its_size);

@@ -1,5 +1,5 @@
-/* test_limit.c - limits: the macros against the functions, what fits and what does not, text in and
- * out, ticks of a counter as ns. */
+/* test_limit.c - limits: the macros against the functions, what fits and what does not, scopes,
+ * text in and out. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
@@ -18,6 +18,7 @@
 
 #define P62 (UINT64_C(1) << 62)
 #define P63 (UINT64_C(1) << 63)
+#define P59 (UINT64_C(1) << 59)
 #define P24 (UINT64_C(1) << 24)
 
 /* ---- wide numbers, the slow way -------------------------------------------------------------- */
@@ -42,16 +43,6 @@ static int wide_compare(wide a, wide b)
     if (a.high != b.high)
         return a.high < b.high ? -1 : 1;
     return a.low < b.low ? -1 : a.low > b.low;
-}
-
-static uint64_t gcd(uint64_t a, uint64_t b)
-{
-    while (b) {
-        uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 /* ---- made by macro and by function ----------------------------------------------------------- */
@@ -85,16 +76,25 @@ static const made rows[] = {
     MADE(P24 - 3, SEC, 100, OK), /* a prime */
     MADE(P24 - 1, SEC, 100, OK),
     MADE(P24, SEC + 1, 100, OK),
-    MADE(2 * P24, 2 * (SEC + 1), 100, OK), /* reduces to the one before */
-    MADE(2 * P24, SEC + 1, 100, OK),       /* does not: rounded up */
-    MADE(P24 + 43, SEC, 100, OK),          /* the next prime */
+    MADE(2 * P24, 2 * (SEC + 1), 100, OK), /* above it: rounded up */
+    MADE(2 * P24, SEC + 1, 100, OK),
+    MADE(100 * 1024 * 1024, SEC, 100 * 1024 * 1024, OK),                    /* 100 MiB a second */
+    MADE(UINT64_C(10000000000000), 30 * DAY, UINT64_C(10000000000000), OK), /* 10 TB a month */
+    MADE(P24 + 43, SEC, 100, OK),                                           /* the next prime */
     MADE(1000000007, SEC, 1, OK),
     MADE(1000000007, SEC, 1000000007, OK),
     MADE(UINT64_C(999999999989), 1000 * SEC, 5, OK),
     MADE(P63 - 1, P62, 1, OK),
     MADE(P63 - 1, P62, P62, OK),
     MADE(P62 - 1, P62, 3, OK), /* a hair above 1 ns */
-    /* too fast for 24 bits of fraction */
+    /* up to 16 a ns */
+    MADE(16, 1, 1, OK),
+    MADE(17, 1, 1, BAD),
+    MADE(15, 1, 1, OK),
+    MADE(16 * SEC, SEC, 16 * SEC, OK),
+    MADE(16 * SEC + 1, SEC, 1, BAD),
+    MADE(P63 - 1, P59, 1, OK),
+    MADE(P63 - 1, P59 - 1, 1, BAD),
     MADE(P63 - 1, SEC, 1, BAD),
     MADE(P63 - 1, 1, 1, BAD),
     MADE(UINT64_C(1000000000000000003), SEC, 1, BAD),
@@ -141,6 +141,8 @@ static const made rows[] = {
     MADE(2, 1, P63 - 1, OK),
     /* a burst up to 2^63 - 1 */
     MADE(4, 1, P63 - 1, OK),
+    MADE(16, 1, P63 - 1, OK),
+    MADE(3, 1, P63 - 1, OK),
     MADE(4, 1, P63, BAD),
     MADE(2, 1, P63, BAD),
     /* products that wrap to something small */
@@ -150,27 +152,13 @@ static const made rows[] = {
     MADE(1, UINT64_C(6148914691236517206), 3, BAD),
 };
 
-/* a/b and c/d are the same fraction. */
-static bool same_fraction(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
-{
-    return wide_compare(wide_product(a, d), wide_product(c, b)) == 0;
-}
-
-/* The macro cannot reduce a fraction: what must be equal is its value. A limit with very many
- * tokens it leaves unfinished, so of that only what a user may read is compared here; what it
- * decides is another test. */
 static void check_equal(const ratelimit_limit *a, const ratelimit_limit *b)
 {
     CHECK_U64(a->tokens, b->tokens);
     CHECK_U64(a->per_ns, b->per_ns);
     CHECK_U64(a->burst, b->burst);
-    if (ratelimit_priv_kind(a) > RATELIMIT_PRIV_RAW || ratelimit_priv_kind(b) > RATELIMIT_PRIV_RAW)
-        return;
-    CHECK_U64(a->interval_ns, b->interval_ns);
-    CHECK_U64(a->window_ns, b->window_ns);
-    CHECK(same_fraction(a->interval_part, a->parts, b->interval_part, b->parts));
-    CHECK(same_fraction(a->window_part, a->parts, b->window_part, b->parts));
-    CHECK_U64(a->code, b->code);
+    CHECK_U64(a->scope, b->scope);
+    CHECK(memcmp(a, b, sizeof *a) == 0); /* and what is computed in advance */
 }
 
 static void each_limit_is_good_or_bad_as_documented(void)
@@ -185,32 +173,73 @@ static void each_limit_is_good_or_bad_as_documented(void)
     place_end();
 }
 
+/* Also what is bad: nothing is left for later. */
 static void the_macro_makes_what_the_function_makes(void)
 {
     size_t i;
     for (i = 0; i < COUNT(rows); i++) {
         ratelimit_limit limit = ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
         place("made", 0, i);
-        if (rows[i].status == OK)
-            check_equal(&rows[i].limit, &limit);
+        check_equal(&rows[i].limit, &limit);
     }
     place_end();
 }
 
-static void a_bad_limit_made_by_the_function_is_all_zero(void)
+/* Review B6: the macro left it unfinished, and each call computed it once more. */
+static void a_hundred_mebibytes_a_second_are_computed_in_advance(void)
 {
-    static const ratelimit_limit zero = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    ratelimit_limit window = ratelimit_window_make(0, SEC);
+    static const ratelimit_limit macro =
+        RATELIMIT_LIMIT(100 * 1024 * 1024, RATELIMIT_SECOND, 1024 * 1024);
+    ratelimit_limit function = ratelimit_limit_make(100 * 1024 * 1024, SEC, 1024 * 1024);
+    CHECK(memcmp(&macro, &function, sizeof macro) == 0);
+    CHECK_U64(macro.interval_ns, 9);
+    CHECK_U64(macro.window_ns, 9 * 1024 * 1024); /* with the fractions 10 ms */
+}
+
+/* A macro with values known at run time makes the same as well. */
+static void the_macro_takes_values_known_at_run_time(void)
+{
     size_t i;
-    for (i = 0; i < COUNT(rows); i++)
-        if (rows[i].status == BAD) {
-            ratelimit_limit limit =
-                ratelimit_limit_make(rows[i].tokens, rows[i].per_ns, rows[i].burst);
-            CHECK(memcmp(&limit, &zero, sizeof zero) == 0);
-        }
-    CHECK(memcmp(&window, &zero, sizeof zero) == 0);
+    for (i = 0; i < COUNT(rows); i++) {
+        volatile uint64_t tokens = rows[i].tokens, per = rows[i].per_ns, burst = rows[i].burst;
+        const ratelimit_limit limit = RATELIMIT_LIMIT(tokens, per, burst);
+        check_equal(&limit, &rows[i].limit);
+    }
+}
+
+#define EXPANDED(...)      EXPANDED_TEXT(__VA_ARGS__)
+#define EXPANDED_TEXT(...) #__VA_ARGS__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverlength-strings"
+
+/* Review B5: it was 189 KB, 28 ms for the compiler. (use.h looks at it in C++.) */
+static void one_limit_expands_to_less_than_16_kilobytes(void)
+{
+    CHECK(sizeof EXPANDED(RATELIMIT_LIMIT(10, RATELIMIT_SECOND, 20)) < 16384);
+    CHECK(sizeof EXPANDED(RATELIMIT_WINDOW(10, RATELIMIT_SECOND)) < 16384);
+    CHECK(sizeof EXPANDED(RATELIMIT_LIMIT_SCOPE(10, RATELIMIT_SECOND, 20, 7)) < 16384);
+    CHECK(sizeof EXPANDED(RATELIMIT_UNLIMITED) < 1024);
+}
+
+#pragma GCC diagnostic pop
+
+/* What no maker made is bad, whatever was changed in it; a scope may be assigned. (Of 2^62 tokens a
+ * few more or less may come to the same interval, so everyday limits are tried.) */
+static void a_limit_that_no_maker_made_is_bad(void)
+{
+    static const ratelimit_limit zero = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    size_t i, byte;
     CHECK_U64(ratelimit_limit_check(&zero), BAD);
     CHECK_U64(ratelimit_limit_check(NULL), BAD);
+    for (i = 0; i < COUNT(rows); i++)
+        for (byte = 0; byte < sizeof zero && rows[i].tokens <= 4294967; byte++) {
+            if (rows[i].status != OK)
+                break;
+            ratelimit_limit limit = rows[i].limit;
+            bool scope = byte >= offsetof(ratelimit_limit, scope);
+            ((unsigned char *)&limit)[byte] ^= 0x10;
+            CHECK_U64(ratelimit_limit_check(&limit), scope ? OK : BAD);
+        }
 }
 
 /* The same requests to two buckets, one under each limit. */
@@ -221,7 +250,7 @@ static void check_same_decisions(const ratelimit_limit *a, const ratelimit_limit
     for (i = 0; i < 50; i++) {
         ratelimit_request req = request("key", a, 1 + check_below(a->burst));
         ratelimit_result rx, ry;
-        req.op = (ratelimit_op)check_below(8);
+        req.op = (ratelimit_op)check_below(RATELIMIT_RESET + 1);
         req.max_wait_ns = 1 + check_below(P62);
         now += check_below(a->window_ns / 8 + 2);
         memset(&rx, 0, sizeof rx);
@@ -301,7 +330,7 @@ static void a_window_made_by_macro_is_the_one_made_by_the_function(void)
 static void unlimited_lets_everything_through_and_writes_nothing(void)
 {
     static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
-    static const uint64_t counts[] = {1, 2, P62, P63, UINT64_MAX};
+    static const uint64_t counts[] = {1, 2, P62, P63 - 1};
     ratelimit_bucket b = {0, 0};
     size_t i, calls;
     CHECK_U64(ratelimit_limit_check(&unlimited), OK);
@@ -310,11 +339,13 @@ static void unlimited_lets_everything_through_and_writes_nothing(void)
             ratelimit_result res;
             CHECK(ratelimit_bucket_take(&b, &unlimited, counts[i], 0, &res));
             CHECK_U64(res.status, OK);
-            CHECK_U64(res.limit, UINT64_MAX);
+            CHECK_U64(res.burst, UINT64_MAX);
             CHECK_U64(res.remaining, UINT64_MAX);
             CHECK_U64(res.taken, counts[i]);
             CHECK_U64(res.retry_after_ns + res.reset_after_ns + res.wait_ns, 0);
         }
+    CHECK(!ratelimit_bucket_take(&b, &unlimited, 0, 0, NULL)); /* a mistake all the same */
+    CHECK(!ratelimit_bucket_take(&b, &unlimited, P63, 0, NULL));
     CHECK(b.full_ns == 0 && b.rest == 0);
 }
 
@@ -332,49 +363,41 @@ static void blocking_an_unlimited_key_is_unsupported(void)
 
 /* ---- exactness ------------------------------------------------------------------------------- */
 
-/* The documented range, worked out with wide numbers. */
-static bool in_range(uint64_t tokens, uint64_t per_ns, uint64_t burst)
+/* The documented range, worked out with wide numbers, up to a longest window. */
+static bool in_range(uint64_t tokens, uint64_t per_ns, uint64_t burst, uint64_t longest_ns)
 {
-    return tokens >= 1 && tokens < P63 && per_ns >= 1 && per_ns <= P62 && burst >= 1 &&
-           burst < P63 && wide_compare(wide_product(burst, per_ns), wide_product(P62, tokens)) <= 0;
+    wide window = wide_product(burst, per_ns), longest = wide_product(longest_ns, tokens);
+    if (!tokens || tokens >= P63 || !per_ns || per_ns > P62 || !burst || burst >= P63)
+        return false;
+    if (wide_compare(wide_product(tokens, 1), wide_product(per_ns, 16)) > 0)
+        return false;
+    return wide_compare(window, longest) <= 0;
 }
 
-/* interval = q + part/parts must be per/tokens, or less than 1/2^24 ns above it if that does not
- * fit. */
+/* interval = q + part/parts must be per/tokens, or less than three parts in a million above it if
+ * that does not fit. */
 static void check_interval(const ratelimit_limit *limit, bool exact)
 {
-    uint64_t q = limit->per_ns / limit->tokens, rest = limit->per_ns % limit->tokens;
-    wide is, want = wide_product(rest, limit->parts);
+    uint64_t q = limit->interval_ns, whole;
+    wide is, want;
     CHECK(limit->parts >= 1 && limit->parts <= P24);
     CHECK(limit->interval_part < limit->parts);
-    if (limit->interval_ns != q) { /* rounded up to the next whole ns */
-        CHECK_U64(limit->interval_ns, q + 1);
-        CHECK_U64(limit->interval_part, 0);
-        CHECK(!exact);
-        is = wide_product(limit->parts, limit->tokens);
-        CHECK(wide_compare(wide_product(limit->parts - 1, limit->tokens), want) < 0);
-        return;
-    }
-    is = wide_product(limit->interval_part, limit->tokens);
     if (exact) {
+        CHECK_U64(q, limit->per_ns / limit->tokens);
+        is = wide_product(limit->interval_part, limit->tokens);
+        want = wide_product(limit->per_ns % limit->tokens, limit->parts);
         CHECK(wide_compare(is, want) == 0);
         return;
     }
+    /* tokens x (q x parts + part) >= per x parts, but not x 1.000003; tokens are above 2^24, so an
+     * interval is below 2^38 ns */
+    CHECK(q <= UINT64_MAX / limit->parts);
+    whole = q * limit->parts + limit->interval_part;
+    is = wide_product(limit->tokens, whole);
+    want = wide_product(limit->per_ns, limit->parts);
     CHECK(wide_compare(is, want) >= 0);
-    if (limit->interval_part)
-        CHECK(wide_compare(wide_product(limit->interval_part - 1, limit->tokens), want) < 0);
-}
-
-/* window = burst x interval, with the sum of the parts carried over. */
-static void check_window(const ratelimit_limit *limit)
-{
-    uint64_t high = (limit->burst >> 32) * limit->interval_part;
-    uint64_t low =
-        ((high % limit->parts) << 32) + (limit->burst & UINT32_MAX) * limit->interval_part;
-    uint64_t carry = ((high / limit->parts) << 32) + low / limit->parts;
-    CHECK_U64(limit->window_ns, limit->burst * limit->interval_ns + carry);
-    CHECK_U64(limit->window_part, low % limit->parts);
-    CHECK(limit->window_ns < P62 || (limit->window_ns == P62 && limit->window_part == 0));
+    is = wide_product(limit->tokens, whole - whole / 333333 - 1);
+    CHECK(wide_compare(is, want) <= 0);
 }
 
 static uint64_t random_size(void)
@@ -389,15 +412,12 @@ static void an_interval_is_exact_or_a_hair_too_long_and_what_does_not_fit_is_bad
     for (i = 0; i < 300000; i++) {
         uint64_t tokens = random_size(), per = random_size(), burst = random_size();
         ratelimit_limit limit = ratelimit_limit_make(tokens, per, burst);
-        bool fits = in_range(tokens, per, burst);
-        bool exact = fits && tokens / gcd(tokens, per) <= P24;
+        bool fits = in_range(tokens, per, burst, P62);
+        bool exact = fits && (per % tokens == 0 || tokens <= P24);
         if (ratelimit_limit_check(&limit) != OK) {
             bad++;
-            CHECK(!exact);
-            /* in range, yet refused: only where 24 bits are less than one part in a million */
-            if (fits && per / tokens >= 1)
-                CHECK(wide_compare(wide_product(burst, per / tokens + 1), wide_product(P62, 1)) >
-                      0);
+            CHECK(!in_range(tokens, per, burst, P62 - P62 / 333333)); /* it is rounded up */
+            CHECK(!(fits && per % tokens == 0));
             continue;
         }
         good++;
@@ -405,34 +425,102 @@ static void an_interval_is_exact_or_a_hair_too_long_and_what_does_not_fit_is_bad
         CHECK(fits);
         CHECK(limit.tokens == tokens && limit.per_ns == per && limit.burst == burst);
         check_interval(&limit, exact);
-        check_window(&limit);
     }
     CHECK(good > 10000 && inexact > 1000 && bad > 10000); /* there was something to see */
 }
 
-/* 2^24 / 10^6 is 16.8: below an interval of about 1/17 ns the rounding could exceed one part in a
- * million. */
-static void no_accepted_limit_is_slower_than_asked_by_a_millionth(void)
+/* From the fastest to the slowest that is rounded, and with the largest numbers. */
+static void no_accepted_limit_is_slower_than_asked_by_three_parts_in_a_million(void)
 {
-    uint64_t i, near = 0;
+    uint64_t i, rounded = 0;
     check_seed(3);
-    for (i = 0; i < 100000; i++) {
+    for (i = 0; i < 300000; i++) {
         uint64_t per = 1 + check_below(P62 >> check_below(62));
-        uint64_t tokens = per + check_below(per) * check_below(64) + check_below(1000);
-        ratelimit_limit limit;
-        uint64_t fine;
-        if (tokens >= P63)
+        uint64_t tokens = per / 16 * check_below(257) + check_below(1000);
+        ratelimit_limit limit = ratelimit_limit_make(tokens, per, 1);
+        if (ratelimit_limit_check(&limit) != OK || tokens <= P24 || per % tokens == 0)
             continue;
-        limit = ratelimit_limit_make(tokens, per, 1);
-        if (ratelimit_limit_check(&limit) != OK || limit.interval_ns >= 1)
-            continue;
-        near++;
-        /* part/parts <= per/tokens x 1.000001, in millionths */
-        fine = (uint64_t)limit.interval_part * 1000000;
-        CHECK(wide_compare(wide_product(fine / 1000001, tokens), wide_product(per, limit.parts)) <=
-              0);
+        rounded++;
+        check_interval(&limit, false);
     }
-    CHECK(near > 1000);
+    CHECK(rounded > 10000);
+}
+
+/* All of a burst, then one token each interval: the window is burst intervals, to the ns. */
+static void a_burst_comes_back_in_burst_intervals(void)
+{
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        const ratelimit_limit *l = &rows[i].limit;
+        ratelimit_bucket b = {0, 0};
+        ratelimit_result res;
+        wide due;
+        if (rows[i].status != OK)
+            continue;
+        place("made", 0, i);
+        CHECK(ratelimit_bucket_take(&b, l, l->burst, 7, &res));
+        /* reset_after, as whole ns, is at least burst x per / tokens, and above it by three parts
+         * in a million and one ns at most */
+        due = wide_product(l->burst, l->per_ns);
+        CHECK(wide_compare(wide_product(res.reset_after_ns, l->tokens), due) >= 0);
+        CHECK(wide_compare(
+                  wide_product(res.reset_after_ns - res.reset_after_ns / 333333 - 1, l->tokens),
+                  due) <= 0);
+        CHECK(!ratelimit_bucket_take(&b, l, 1, 7, &res));
+        CHECK(ratelimit_bucket_take(&b, l, 1, 7 + res.retry_after_ns, NULL));
+    }
+    place_end();
+}
+
+/* ---- scopes ---------------------------------------------------------------------------------- */
+
+static void a_scope_can_be_given_to_the_macro_or_assigned(void)
+{
+    static const ratelimit_limit given = RATELIMIT_LIMIT_SCOPE(10, SEC, 20, 77);
+    static const ratelimit_limit zero = RATELIMIT_LIMIT_SCOPE(10, SEC, 20, 0);
+    ratelimit_limit limit = ratelimit_limit_make(10, SEC, 20);
+    CHECK(limit.scope != 0 && limit.scope != 77);
+    limit.scope = 77;
+    check_equal(&limit, &given);
+    CHECK_U64(ratelimit_limit_check(&given), OK);
+    CHECK_U64(zero.scope, 0);
+    CHECK_U64(ratelimit_limit_check(&zero), OK);
+}
+
+/* Of 100,000 limits: as many pairs have one scope as of random numbers with 32 bits, one or so. */
+static void scopes_made_of_numbers_seldom_meet(void)
+{
+    static uint32_t scope[100000];
+    size_t i, n = 0, alike = 0;
+    uint64_t tokens, burst, per;
+    for (per = 0; per < 5; per++)
+        for (tokens = 1; tokens <= 100; tokens++)
+            for (burst = 1; burst <= 200; burst++) {
+                static const uint64_t periods[] = {SEC, MINUTE, HOUR, DAY, MS};
+                scope[n++] = ratelimit_limit_make(tokens, periods[per], burst).scope;
+            }
+    CHECK_U64(n, COUNT(scope));
+    for (i = 0; i < n; i++) { /* by their upper 16 bits, about 1.5 to each */
+        static uint32_t seen[65536][16];
+        static unsigned count[65536];
+        unsigned box = scope[i] >> 16, k;
+        for (k = 0; k < count[box]; k++)
+            alike += seen[box][k] == scope[i];
+        if (count[box] < 16)
+            seen[box][count[box]++] = scope[i];
+    }
+    CHECK(alike <= 8);
+}
+
+/* It is the same in every process, on every machine, in every version: 32-bit FNV-1a. */
+static void a_scope_of_a_name_is_known(void)
+{
+    CHECK_U64(ratelimit_scope("", 0), 0x811c9dc5);
+    CHECK_U64(ratelimit_scope("a", 1), 0xe40c292c);
+    CHECK_U64(ratelimit_scope("foobar", 6), 0xbf9cf968);
+    CHECK_U64(ratelimit_scope("foobar and more", 6), 0xbf9cf968);
+    CHECK_U64(ratelimit_scope("\xff", 1), ((0x811c9dc5 ^ 0xff) * UINT64_C(16777619)) & UINT32_MAX);
+    CHECK_U64(ratelimit_scope(NULL, 0), 0x811c9dc5);
 }
 
 /* ---- parse ----------------------------------------------------------------------------------- */
@@ -643,17 +731,21 @@ static void what_is_no_limit_is_refused_with_the_place_of_the_fault_and_nothing_
     place_end();
 }
 
-static void text_that_ends_within_a_word_ends_too_early(void)
+static void a_word_that_is_cut_off_is_wrong_from_its_beginning(void)
 {
-    static const char *const texts[] = {"unlimite", "u",      "10/n",      "10/u",
-                                        "10/5n",    "10/s b", "10/s windo"};
+    static const struct {
+        const char *text;
+        size_t fault_at;
+    } texts[] = {{"unlimite", 0}, {"u", 0},      {"10/n", 3},      {"10/u", 3},
+                 {"10/5n", 4},    {"10/s b", 5}, {"10/s windo", 5}};
     size_t i;
     for (i = 0; i < COUNT(texts); i++) {
         ratelimit_limit limit;
         size_t fault_at = 999;
-        place(texts[i], 0, i);
-        CHECK_U64(ratelimit_limit_parse_n(&limit, texts[i], strlen(texts[i]), &fault_at), SYNTAX);
-        CHECK_U64(fault_at, strlen(texts[i]));
+        place(texts[i].text, 0, i);
+        CHECK_U64(ratelimit_limit_parse_n(&limit, texts[i].text, strlen(texts[i].text), &fault_at),
+                  SYNTAX);
+        CHECK_U64(fault_at, texts[i].fault_at);
     }
     place_end();
 }
@@ -882,8 +974,6 @@ static void a_buffer_is_filled_as_a_whole_or_emptied(void)
             CHECK_TEXT(buf, want);
         else if (bytes)
             CHECK(buf[0] == 0);
-        if (bytes > 1 && bytes < sizeof want) /* "" and nothing else */
-            CHECK(buf[1] == 'x' && buf[bytes - 1] == 'x');
         if (bytes > sizeof want)
             CHECK(buf[sizeof want] == 'x');
     }
@@ -927,57 +1017,7 @@ static void what_format_writes_parse_reads_back_equal(void)
     check_round_trip(&unlimited);
 }
 
-/* ---- ticks, status texts --------------------------------------------------------------------- */
-
-static void ticks_are_rounded_down_and_never_wrap(void)
-{
-    static const struct {
-        uint64_t ticks, hz, ns;
-    } ticks[] = {
-        {0, 1, 0},
-        {1, 1, SEC},
-        {1, 3, 333333333},
-        {2, 3, 666666666},
-        {3, 3, SEC},
-        {UINT64_C(18446744073), 1, UINT64_C(18446744073000000000)},
-        {UINT64_C(18446744074), 1, FOREVER},
-        {UINT64_MAX, 1, FOREVER},
-        {UINT64_MAX - 1, SEC, UINT64_MAX - 1},
-        {UINT64_MAX, SEC - 1, FOREVER},
-        {UINT64_MAX, UINT64_MAX, SEC},
-        {UINT64_MAX - 1, UINT64_MAX, SEC - 1},
-        {UINT64_MAX, P63, 2 * SEC - 1},
-        {1, UINT64_MAX, 0},
-        {UINT64_MAX, 2 * SEC, P63 - 1},
-        {5, 0, FOREVER},
-        {0, 0, FOREVER},
-    };
-    size_t i;
-    for (i = 0; i < COUNT(ticks); i++) {
-        place("ticks", 0, i);
-        CHECK_U64(ratelimit_ticks_to_ns(ticks[i].ticks, ticks[i].hz), ticks[i].ns);
-    }
-    place_end();
-}
-
-static void ticks_of_any_counter_become_the_right_ns(void)
-{
-    uint64_t i, finite = 0;
-    check_seed(6);
-    for (i = 0; i < 200000; i++) {
-        uint64_t ticks = random_size(), hz = random_size() | 1;
-        uint64_t ns = ratelimit_ticks_to_ns(ticks, hz);
-        wide product = wide_product(ticks, SEC);
-        if (ns == FOREVER) {
-            CHECK(wide_compare(product, wide_product(UINT64_MAX, hz)) >= 0);
-            continue;
-        }
-        finite++;
-        CHECK(wide_compare(wide_product(ns, hz), product) <= 0);
-        CHECK(wide_compare(wide_product(ns + 1, hz), product) > 0);
-    }
-    CHECK(finite > 50000);
-}
+/* ---- status texts, sizes --------------------------------------------------------------------- */
 
 static void every_status_has_a_text_of_its_own(void)
 {
@@ -992,10 +1032,21 @@ static void every_status_has_a_text_of_its_own(void)
     CHECK_TEXT(ratelimit_status_text((ratelimit_status)99), "unknown status");
 }
 
-static void a_limit_is_64_bytes_and_a_bucket_16(void)
+static void a_limit_is_80_bytes_and_a_bucket_16(void)
 {
-    CHECK_U64(sizeof(ratelimit_limit), 64);
+    CHECK_U64(sizeof(ratelimit_limit), 80);
     CHECK_U64(sizeof(ratelimit_bucket), 16);
+}
+
+/* Review B12: where 64 bits are aligned to 4 a bucket could lie across two cache lines. */
+static void a_bucket_is_aligned_to_8_on_every_chip(void)
+{
+    struct {
+        char before;
+        ratelimit_bucket bucket;
+    } both;
+    CHECK_U64((size_t)((char *)&both.bucket - (char *)&both), 8);
+    CHECK_U64(sizeof both, 24);
 }
 
 int main(int argc, char **argv)
@@ -1003,18 +1054,25 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     RUN(each_limit_is_good_or_bad_as_documented);
     RUN(the_macro_makes_what_the_function_makes);
-    RUN(a_bad_limit_made_by_the_function_is_all_zero);
+    RUN(a_hundred_mebibytes_a_second_are_computed_in_advance);
+    RUN(the_macro_takes_values_known_at_run_time);
+    RUN(one_limit_expands_to_less_than_16_kilobytes);
+    RUN(a_limit_that_no_maker_made_is_bad);
     RUN(the_macro_decides_as_the_function_does);
     RUN(a_bad_limit_refuses_every_operation_without_a_trace);
     RUN(a_window_made_by_macro_is_the_one_made_by_the_function);
     RUN(unlimited_lets_everything_through_and_writes_nothing);
     RUN(blocking_an_unlimited_key_is_unsupported);
     RUN(an_interval_is_exact_or_a_hair_too_long_and_what_does_not_fit_is_bad);
-    RUN(no_accepted_limit_is_slower_than_asked_by_a_millionth);
+    RUN(no_accepted_limit_is_slower_than_asked_by_three_parts_in_a_million);
+    RUN(a_burst_comes_back_in_burst_intervals);
+    RUN(a_scope_can_be_given_to_the_macro_or_assigned);
+    RUN(scopes_made_of_numbers_seldom_meet);
+    RUN(a_scope_of_a_name_is_known);
     RUN(every_form_of_the_grammar_is_read);
     RUN(unlimited_is_read);
     RUN(what_is_no_limit_is_refused_with_the_place_of_the_fault_and_nothing_changed);
-    RUN(text_that_ends_within_a_word_ends_too_early);
+    RUN(a_word_that_is_cut_off_is_wrong_from_its_beginning);
     RUN(a_number_too_large_before_a_fault_of_syntax_is_a_fault_of_syntax);
     RUN(decimals_on_both_sides_are_exact);
     RUN(a_burst_given_to_a_window_is_the_one_it_has_or_an_error);
@@ -1026,9 +1084,8 @@ int main(int argc, char **argv)
     RUN(limits_are_written_as_the_grammar_has_them);
     RUN(a_buffer_is_filled_as_a_whole_or_emptied);
     RUN(what_format_writes_parse_reads_back_equal);
-    RUN(ticks_are_rounded_down_and_never_wrap);
-    RUN(ticks_of_any_counter_become_the_right_ns);
     RUN(every_status_has_a_text_of_its_own);
-    RUN(a_limit_is_64_bytes_and_a_bucket_16);
+    RUN(a_limit_is_80_bytes_and_a_bucket_16);
+    RUN(a_bucket_is_aligned_to_8_on_every_chip);
     return check_end();
 }

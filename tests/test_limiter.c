@@ -9,6 +9,12 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#if defined(WITH_LOCK) /* the same with the caller's lock instead of atomics */
+static pthread_mutex_t the_lock = PTHREAD_MUTEX_INITIALIZER;
+#  define RATELIMIT_LOCK()   pthread_mutex_lock(&the_lock)
+#  define RATELIMIT_UNLOCK() pthread_mutex_unlock(&the_lock)
+#endif
+
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
 
@@ -29,7 +35,7 @@ static sleeper sleepy;
 
 static void fresh_table(ratelimit_full when_full)
 {
-    ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0};
+    ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
     options.when_full = when_full;
     if (ratelimit_table_init(&table, memory, sizeof memory, &options) != OK)
         exit(2);
@@ -95,22 +101,29 @@ static void check_counts(uint64_t allowed, uint64_t refused, uint64_t shadow_ref
 /* The table, behind a store that may fail, refuse to reserve, and count what it is asked. */
 typedef struct front {
     bool fails, reserves, all;
-    int decides, closes, reserved, refunded;
+    const char *fails_key; /* set: only requests of this key fail */
+    int decides, closes, reserved, refunded, cancelled;
+    uint64_t left_ns; /* of the wait that was cancelled last */
 } front;
 
-static void front_decide(void *self, const ratelimit_request *req, ratelimit_result *res,
-                         size_t count, ratelimit_mode mode)
+static void front_decide(const ratelimit_store *store, const ratelimit_request *req,
+                         ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
-    front *f = (front *)self;
+    front *f = (front *)store->self;
     size_t i;
     f->decides++;
     for (i = 0; i < count; i++) {
         f->reserved += req[i].op == RATELIMIT_RESERVE;
         f->refunded += req[i].op == RATELIMIT_REFUND;
+        f->cancelled += req[i].op == RATELIMIT_CANCEL;
+        f->left_ns = req[i].op == RATELIMIT_CANCEL ? req[i].max_wait_ns : f->left_ns;
     }
     if (!f->fails && (f->reserves || req->op != RATELIMIT_RESERVE) &&
         (f->all || mode != RATELIMIT_ALL)) {
         ratelimit_table_decide(table, req, res, count, mode, sleepy.now_ns);
+        for (i = 0; f->fails_key && i < count; i++)
+            if (req[i].key == f->fails_key)
+                ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
         return;
     }
     for (i = 0; i < count; i++) {
@@ -119,9 +132,10 @@ static void front_decide(void *self, const ratelimit_request *req, ratelimit_res
     }
 }
 
-static void front_close(void *self)
+static void front_close(const ratelimit_store *store)
 {
-    ((front *)self)->closes++;
+    CHECK(store->decide == front_decide);
+    ((front *)store->self)->closes++;
 }
 
 static ratelimit_store front_store(front *f)
@@ -157,6 +171,59 @@ static void allow_takes_one_and_allow_n_takes_n(void)
     check_counts(4, 3, 0, 0, 0);
 }
 
+static void allow_key_takes_bytes(void)
+{
+    static const unsigned char keys[3][4] = {{0, 0, 0, 0}, {0, 0, 0, 1}, {0, 0, 1, 0}};
+    int i;
+    fresh();
+    for (i = 0; i < 3; i++) {
+        CHECK(ratelimit_allow_key(&limiter, keys[i], sizeof keys[i], &one));
+        CHECK(!ratelimit_allow_key(&limiter, keys[i], sizeof keys[i], &one));
+    }
+    CHECK(ratelimit_allow_key(&limiter, keys[0], 3, &one)); /* the length is part of the key */
+    CHECK(ratelimit_allow_key(&limiter, "key", 3, &one));
+    CHECK(!ratelimit_allow(&limiter, "key", &one));
+    CHECK(!ratelimit_allow_key(&limiter, NULL, 3, &one));
+    CHECK(!ratelimit_allow_key(&limiter, "key", 0, &one));
+    check_counts(5, 6, 0, 0, 2);
+}
+
+/* Over a table allow has a way of its own. It must come to the same and count the same as the long
+ * way, which a hook forces. */
+static void ignore(void *self, const ratelimit_request *req, const ratelimit_result *res)
+{
+    (void)self, (void)req, (void)res;
+}
+
+static void the_short_way_of_allow_counts_as_the_long_one(void)
+{
+    static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
+    static const ratelimit_limit *const limits[] = {&one, &three, &zero, &window, &unlimited, NULL};
+    static const char *const keys[] = {"a", "b", "", NULL};
+    static const uint64_t counts_of[] = {0,         1, 2, 3, 4, INT64_MAX, (uint64_t)INT64_MAX + 1,
+                                         UINT64_MAX};
+    ratelimit_counts first;
+    uint64_t passed[2] = {0, 0};
+    int way;
+    memset(&first, 0, sizeof first);
+    for (way = 0; way < 2; way++) {
+        size_t i, j, k;
+        ratelimit_counts c;
+        fresh();
+        limiter.hook = way ? ignore : NULL;
+        for (i = 0; i < COUNT(limits); i++)
+            for (j = 0; j < COUNT(keys); j++)
+                for (k = 0; k < COUNT(counts_of); k++, sleepy.now_ns += SEC / 3)
+                    passed[way] = passed[way] * 31 +
+                                  ratelimit_allow_n(&limiter, keys[j], limits[i], counts_of[k]);
+        c = counts();
+        if (way)
+            CHECK(memcmp(&c, &first, sizeof c) == 0 && passed[0] == passed[1]);
+        first = c;
+        CHECK(c.allowed && c.refused && c.bad);
+    }
+}
+
 static void an_error_does_not_get_through_an_if(void)
 {
     static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
@@ -169,7 +236,7 @@ static void an_error_does_not_get_through_an_if(void)
     CHECK(!ratelimit_allow_n(&limiter, "key", &one, 2));
     check_counts(0, 6, 0, 0,
                  5); /* more than the burst is a refusal, not a mistake of the program's */
-    CHECK(ratelimit_allow_n(&limiter, "key", &unlimited, UINT64_MAX));
+    CHECK(ratelimit_allow_n(&limiter, "key", &unlimited, INT64_MAX));
 }
 
 static void take_does_every_operation(void)
@@ -193,7 +260,15 @@ static void take_does_every_operation(void)
     CHECK_U64(take_request(&req).wait_ns, 60 * SEC);
     req.op = RATELIMIT_RESET;
     CHECK_U64(take_request(&req).remaining, 3);
-    req.op = (ratelimit_op)8;
+    req.op = RATELIMIT_RESERVE;
+    req.max_wait_ns = 2 * SEC;
+    req.n = 3;
+    CHECK_U64(take_request(&req).wait_ns, 0);
+    req.n = 2;
+    CHECK_U64(take_request(&req).wait_ns, 2 * SEC);
+    req.op = RATELIMIT_CANCEL;
+    CHECK_U64(take_request(&req).taken, 2);
+    req.op = (ratelimit_op)RATELIMIT_PRIV_OPS;
     CHECK_U64(take_request(&req).status, RATELIMIT_BAD_ARGUMENT);
 }
 
@@ -292,6 +367,58 @@ static void init_refuses_what_could_not_work(void)
     CHECK_U64(ratelimit_init(&l, limiter.store), RATELIMIT_BAD_ARGUMENT);
 }
 
+/* Threads begin together, or the first is done before the last is there. */
+static uint32_t threads_there;
+
+static void wait_for_threads(void)
+{
+    uint32_t there;
+    do
+        there = ratelimit_priv_load32(&threads_there);
+    while (!ratelimit_priv_swap32(&threads_there, there, there + 1));
+    while (ratelimit_priv_load32(&threads_there) % 4)
+        ratelimit_priv_relax();
+}
+
+enum { ALLOWS = SHORT ? 20000 : 1000000 };
+
+static void *thread_allows(void *self)
+{
+    int i;
+    wait_for_threads();
+    for (i = 0; i < ALLOWS; i++) {
+        (void)ratelimit_allow(&limiter, (const char *)self, &three);
+        if (i % 16 == 0)
+            (void)ratelimit_allow(&limiter, "", &three);
+    }
+    return NULL;
+}
+
+/* With RATELIMIT_LOCK counters were plain additions, and lost some. */
+static void counters_are_exact_with_threads(void)
+{
+    static char keys[4][2] = {"a", "b", "c", "a"};
+    pthread_t thread[4];
+    ratelimit_counts c;
+    size_t i;
+    int way;
+    for (way = 0; way < 2; way++) {
+        fresh();
+        limiter.hook = way ? ignore : NULL;
+        for (i = 0; i < 4; i++)
+            if (pthread_create(&thread[i], NULL, thread_allows, keys[i]) != 0)
+                exit(2);
+        for (i = 0; i < 4; i++)
+            pthread_join(thread[i], NULL);
+        c = counts();
+        CHECK_U64(c.allowed, 9); /* time stands still */
+#if RATELIMIT_PRIV_CAN64 || defined(RATELIMIT_LOCK)
+        CHECK_U64(c.refused, 4 * (ALLOWS + ALLOWS / 16) - 9);
+        CHECK_U64(c.bad, 4 * (ALLOWS / 16));
+#endif
+    }
+}
+
 /* ---- wait, where the store can reserve ------------------------------------------------------- */
 
 static void a_wait_with_tokens_there_does_not_sleep(void)
@@ -382,6 +509,110 @@ static void a_cancelled_wait_gives_back_what_it_had_reserved(void)
     CHECK_U64(remaining_of("key", &three), 1);
 }
 
+/* Two wait for one token each, the first is cancelled. Given back as a plain refund, its place was
+ * taken by a third, and two acted at once with a burst of 1. */
+static void a_cancelled_wait_gives_back_only_what_nobody_stands_on(void)
+{
+    ratelimit_request second = request("key", &one, 1);
+    ratelimit_result res;
+    fresh();
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    second.op = RATELIMIT_RESERVE;
+    second.max_wait_ns = FOREVER;
+    limiter.sleep = sleeper_sleep;
+    sleepy.cancel_after = 0;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED); /* last: all back */
+    CHECK_U64(take_request(&second).wait_ns, SEC);
+    CHECK_U64(take_request(&second).wait_ns, 2 * SEC);
+    res = take_request(&second);
+    CHECK_U64(res.wait_ns, 3 * SEC);
+    fresh_polling();
+    the_front.reserves = true;
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    sleepy.cancel_after = 0;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+    CHECK(the_front.cancelled == 1 && the_front.refunded == 0);
+    CHECK_U64(the_front.left_ns, SEC);
+}
+
+static bool sleep_while_another_reserves(void *self, uint64_t ns)
+{
+    ratelimit_request other = request("key", &one, 1);
+    ratelimit_result res;
+    (void)ns;
+    other.op = RATELIMIT_RESERVE;
+    other.max_wait_ns = FOREVER;
+    (void)ratelimit_table_decide_one(table, &other, ((sleeper *)self)->now_ns, &res);
+    CHECK_U64(res.wait_ns, 2 * SEC);
+    return false;
+}
+
+static void a_cancelled_wait_before_another_makes_nobody_act_at_once(void)
+{
+    fresh();
+    CHECK(ratelimit_allow(&limiter, "key", &one)); /* at 100 s */
+    limiter.sleep = sleep_while_another_reserves;  /* acts at 102 s */
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+    sleepy.now_ns += 2 * SEC;
+    CHECK(!ratelimit_allow(&limiter, "key", &one)); /* the other one does, just now */
+    sleepy.now_ns += SEC;
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+}
+
+static bool sleep_to_the_end_and_cancel(void *self, uint64_t ns)
+{
+    ratelimit_limiter *l = (ratelimit_limiter *)self;
+    sleepy.now_ns += ns;
+    ratelimit_cancel(l);
+    return true;
+}
+
+/* Nothing could be given back any more, so the tokens were lost. */
+static void a_wait_whose_time_has_come_is_not_cancelled(void)
+{
+    fresh();
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    limiter.sleep = sleep_to_the_end_and_cancel;
+    limiter.sleep_self = &limiter;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, OK);
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+}
+
+static void a_blocked_key_is_not_waited_for(void)
+{
+    ratelimit_request req = request("key", &one, 1);
+    ratelimit_result res;
+    fresh();
+    req.op = RATELIMIT_BLOCK;
+    req.max_wait_ns = 30 * SEC;
+    CHECK(take_request(&req).allowed);
+    res = wait_for("key", &one, 1, FOREVER);
+    CHECK_U64(res.status, RATELIMIT_DENIED);
+    CHECK_U64(res.retry_after_ns, 30 * SEC);
+    CHECK_U64(sleepy.sleeps, 0);
+}
+
+/* The wait begins when the store has decided: a slow answer does not make it end early. */
+static void slow_decide(const ratelimit_store *store, const ratelimit_request *req,
+                        ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    sleepy.now_ns += 100 * MS;
+    front_decide(store, req, res, count, mode);
+}
+
+static void a_wait_does_not_end_before_its_time_if_the_answer_was_slow(void)
+{
+    fresh_polling();
+    the_front.reserves = true;
+    limiter.store.decide = slow_decide;
+    CHECK(ratelimit_allow(&limiter, "key", &one)); /* decided at 100.1 s */
+    CHECK(wait_for("key", &one, 1, FOREVER).allowed);
+    CHECK(sleepy.now_ns >= 100 * SEC + 100 * MS + SEC);
+    sleepy.cancel_after = sleepy.sleeps;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+    CHECK_U64(the_front.left_ns, 800 * MS); /* of 900; counted from before it was asked */
+}
+
 static bool sleep_and_cancel(void *self, uint64_t ns)
 {
     (void)ns;
@@ -446,7 +677,7 @@ static void a_wait_for_a_reservation_is_a_wait(void)
     ratelimit_result res;
     fresh();
     req.op = RATELIMIT_RESERVE;
-    req.max_wait_ns = 0; /* not used */
+    req.max_wait_ns = 0; /* not used: the argument is */
     CHECK(ratelimit_wait(&limiter, &req, FOREVER, &res));
     CHECK(ratelimit_wait(&limiter, &req, FOREVER, &res));
     CHECK_U64(sleepy.slept_ns, SEC);
@@ -599,6 +830,55 @@ static void polls_do_not_come_all_at_once(void)
     CHECK(same < 4);
 }
 
+enum { JITTERS = SHORT ? 50000 : 3000000, STEP = 1000 };
+static uint64_t jitters[STEP];
+
+static void *thread_jitters(void *self)
+{
+    ratelimit_priv_waiting w;
+    int i;
+    memset(&w, 0, sizeof w);
+    w.l = (ratelimit_limiter *)self;
+    wait_for_threads();
+    for (i = 0; i < JITTERS; i++)
+        (void)ratelimit_priv_jitter(&w, 1000);
+    return NULL;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Two that read the same state had the same jitter, and came at once. The state counts, so it has
+ * moved on by as many steps as there were calls. */
+static void no_two_threads_have_the_same_jitter(void)
+{
+    pthread_t thread[4];
+    ratelimit_priv_waiting w;
+    uint32_t before, steps;
+    size_t i, same = 0;
+    fresh();
+    memset(&w, 0, sizeof w);
+    w.l = &limiter;
+    before = limiter.jitter;
+    for (i = 0; i < STEP; i++)
+        jitters[i] = ratelimit_priv_jitter(&w, UINT64_C(1) << 32);
+    steps = limiter.jitter - before;
+    before = limiter.jitter;
+    qsort(jitters, STEP, sizeof *jitters, by_size);
+    for (i = 1; i < STEP; i++)
+        same += jitters[i] == jitters[i - 1];
+    CHECK_U64(same, 0);
+    for (i = 0; i < 4; i++)
+        if (pthread_create(&thread[i], NULL, thread_jitters, &limiter) != 0)
+            exit(2);
+    for (i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    CHECK_U64(limiter.jitter - before, (uint32_t)(steps * (uint32_t)(4 * (JITTERS / STEP))));
+}
+
 /* ---- failing stores -------------------------------------------------------------------------- */
 
 static front failing;
@@ -715,6 +995,84 @@ static void a_batch_of_all_fails_as_a_whole(void)
             CHECK_U64(remaining_of("a", &three), 2);
     }
     place_end();
+}
+
+/* A store that answers for a part of a batch: it failed as a whole, unless it was refused. */
+static void a_batch_of_all_of_which_a_part_failed(void)
+{
+    static const ratelimit_failure policies[] = {RATELIMIT_FAIL_OPEN, RATELIMIT_FAIL_CLOSED};
+    size_t i;
+    for (i = 0; i < COUNT(policies); i++) {
+        ratelimit_request req[2];
+        ratelimit_result res[2];
+        bool open = policies[i] == RATELIMIT_FAIL_OPEN;
+        place("policies", 0, i);
+        fresh_failing(policies[i]);
+        failing.fails = false;
+        req[0] = request("a", &three, 1);
+        req[1] = request("b", &one, 1);
+        failing.fails_key = (const char *)req[1].key;
+        CHECK(ratelimit_take_all(&limiter, req, res, 2) == open);
+        CHECK(res[0].allowed == open && res[1].allowed == open);
+        CHECK(res[0].status == RATELIMIT_STORE_FAILED && res[1].status == RATELIMIT_STORE_FAILED);
+        req[0].n = 4;
+        CHECK(!ratelimit_take_all(&limiter, req, res, 2));
+        CHECK_U64(res[0].status, RATELIMIT_NEVER);
+        CHECK(!res[0].allowed && !res[1].allowed);
+    }
+    place_end();
+}
+
+/* All or none over several nodes of a cluster: refused by everybody's default policy, as a mistake
+ * of the program. */
+static void what_a_store_cannot_do_as_a_whole_is_decided_by_the_policy(void)
+{
+    static const struct {
+        ratelimit_failure policy;
+        bool first, second;
+    } rows[] = {{RATELIMIT_FAIL_OPEN, true, true},
+                {RATELIMIT_FAIL_CLOSED, false, false},
+                {RATELIMIT_FAIL_LOCAL, true, false}};
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        ratelimit_request req[2];
+        ratelimit_result res[2];
+        place("rows", 0, i);
+        fresh_failing(rows[i].policy);
+        failing.fails = failing.all = false;
+        req[0] = request("a", &three, 1);
+        req[1] = request("b", &one, 1);
+        CHECK(ratelimit_take_all(&limiter, req, res, 2) == rows[i].first);
+        CHECK(res[0].status == RATELIMIT_UNSUPPORTED && res[1].status == RATELIMIT_UNSUPPORTED);
+        CHECK(res[0].allowed == rows[i].first && res[1].allowed == rows[i].first);
+        CHECK(res[0].source == (rows[i].policy == RATELIMIT_FAIL_LOCAL ? RATELIMIT_FROM_FALLBACK
+                                                                       : RATELIMIT_FROM_POLICY));
+        CHECK(ratelimit_take_all(&limiter, req, res, 2) == rows[i].second);
+        CHECK(res[0].allowed == res[1].allowed);
+        CHECK_U64(counts().failed, 4);
+        CHECK_U64(counts().bad, 0);
+        limiter.shadow = true;
+        CHECK(ratelimit_take_all(&limiter, req, res, 2));
+    }
+    place_end();
+}
+
+/* A request that nobody can carry out is no failure of the store's. */
+static void what_no_store_can_do_is_not_the_policys(void)
+{
+    ratelimit_request req[2];
+    ratelimit_result res[2];
+    fresh_failing(RATELIMIT_FAIL_OPEN);
+    failing.fails = failing.all = false;
+    req[0] = request("a", &window, 1);
+    req[0].op = RATELIMIT_REFUND;
+    req[1] = req[0];
+    CHECK(!ratelimit_take_all(&limiter, req, res, 2));
+    CHECK(res[0].status == RATELIMIT_UNSUPPORTED && res[0].source == RATELIMIT_FROM_STORE);
+    req[0].op = RATELIMIT_RESERVE;
+    CHECK(!ratelimit_take(&limiter, &req[0], &res[0]));
+    CHECK_U64(res[0].status, RATELIMIT_UNSUPPORTED);
+    CHECK_U64(counts().failed, 0);
 }
 
 /* ---- shadow, hook, close --------------------------------------------------------------------- */
@@ -921,16 +1279,16 @@ static void a_store_can_be_asked_without_a_limiter(void)
     store = ratelimit_table_store(table, clock_read, &clock);
     CHECK(store.self == table && store.close == NULL);
     req[0] = req[1] = request("key", &one, 1);
-    store.decide(store.self, req, res, 2, RATELIMIT_EACH);
+    store.decide(&store, req, res, 2, RATELIMIT_EACH);
     CHECK(res[0].allowed && !res[1].allowed);
     CHECK_U64(res[1].retry_after_ns, SEC);
     clock += SEC;
-    store.decide(store.self, req, res, 2, RATELIMIT_ALL);
+    store.decide(&store, req, res, 2, RATELIMIT_ALL);
     CHECK(!res[0].allowed && !res[1].allowed);
-    store.decide(store.self, req, res, 1, RATELIMIT_ALL);
+    store.decide(&store, req, res, 1, RATELIMIT_ALL);
     CHECK(res[0].allowed);
-    store.decide(store.self, req, NULL, 0, RATELIMIT_EACH);
-    store.decide(store.self, NULL, res, 1, RATELIMIT_EACH);
+    store.decide(&store, req, res, 0, RATELIMIT_EACH);
+    store.decide(&store, NULL, res, 1, RATELIMIT_EACH);
     CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
     CHECK_U64(store.clock(store.clock_self), 6 * SEC);
 }
@@ -961,28 +1319,6 @@ static void each_limiter_reads_the_clock_of_its_own_store(void)
     CHECK_U64(sleepy.now_ns, 100 * SEC);
 }
 
-/* A clock noted in the head by another program, or in a damaged head, is not called. */
-static void a_clock_of_another_program_is_not_followed(void)
-{
-    ratelimit_store store;
-    ratelimit_request req = request("key", &one, 1);
-    ratelimit_result res;
-    unsigned char *head;
-    size_t i;
-    for (i = 64; i < 128; i++) { /* the half of the head that changes */
-        fresh();
-        store = ratelimit_table_store(table, clock_read, &sleepy.now_ns);
-        head = (unsigned char *)table;
-        head[i] ^= 0x55;
-        store.decide(store.self, &req, &res, 1, RATELIMIT_EACH);
-        CHECK(res.status == OK || res.status == RATELIMIT_STORE_FAILED);
-    }
-    head = (unsigned char *)table;
-    memset(head + 80, 0x41, 24); /* clock, clock_self, clock_stamp */
-    store.decide(store.self, &req, &res, 1, RATELIMIT_EACH);
-    CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
-}
-
 /* ---- the compare-and-swap store -------------------------------------------------------------- */
 
 static engine cas_engine;
@@ -992,6 +1328,17 @@ static engine *fresh_cas(void)
     engine_start(&cas_engine, ENGINE_CAS);
     cas_engine.now_ns = 100 * SEC;
     return &cas_engine;
+}
+
+/* What the database calls the engine's key under a limit: the scope follows it. */
+static const unsigned char *cas_key(const ratelimit_limit *limit)
+{
+    static unsigned char key[sizeof engine_key + 4];
+    size_t i;
+    memcpy(key, engine_key, sizeof engine_key);
+    for (i = 0; i < 4; i++)
+        key[sizeof engine_key + i] = (unsigned char)(limit->scope >> (8 * i));
+    return key;
 }
 
 static ratelimit_result cas_take(engine *e, uint64_t n, uint64_t now_ns)
@@ -1020,14 +1367,14 @@ static void a_record_is_as_documented(void)
     int i;
     CHECK(cas_take(e, 1, 100 * SEC).allowed);
     CHECK(cas_take(e, 1, 100 * SEC).allowed);
-    row = database_find(&e->db, engine_key, sizeof engine_key);
+    row = database_find(&e->db, cas_key(&three), sizeof engine_key + 4);
     CHECK(row != NULL);
     if (!row)
         return;
     for (i = 7; i >= 0; i--)
         full = full << 8 | row->record[i];
     CHECK_U64(full, 102 * SEC);
-    CHECK(memcmp(row->record + 16, "RL1\0", 4) == 0);
+    CHECK(memcmp(row->record + 16, "RL2\0", 4) == 0);
     CHECK(memcmp(row->record + 20, "\2\0\0\0", 4) == 0); /* writes */
     CHECK_U64(row->ttl_ns, 2 * SEC);
 }
@@ -1137,13 +1484,13 @@ static void a_foreign_record_is_left_alone(void)
     static const unsigned char foreign[][24] = {
         {0},
         "somebody's own 24 bytes",
-        {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 'R', 'L', '2', 0},
-        {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 'R', 'L', '1', 1},
+        {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 'R', 'L', '1', 0},
+        {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 'R', 'L', '2', 1},
     };
     size_t i;
     for (i = 0; i < COUNT(foreign); i++) {
         engine *e = fresh_cas();
-        database_row *row = database_add(&e->db, engine_key, sizeof engine_key);
+        database_row *row = database_add(&e->db, cas_key(&three), sizeof engine_key + 4);
         e->db.now_ns = NULL;
         memcpy(row->record, foreign[i], sizeof row->record);
         place("foreign", 0, i);
@@ -1159,23 +1506,23 @@ static void a_foreign_record_is_left_alone(void)
 static void a_damaged_record_crashes_nothing(void)
 {
     engine *e = fresh_cas();
-    database_row *row = database_add(&e->db, engine_key, sizeof engine_key);
+    database_row *row = database_add(&e->db, cas_key(&three), sizeof engine_key + 4);
     int round, i;
     check_seed(2);
     e->db.now_ns = NULL;
     for (round = 0; round < 50000; round++) {
         ratelimit_request req = request("key", &three, 1 + check_below(5));
         ratelimit_result res;
-        row->key_len = sizeof engine_key;
-        memcpy(row->key, engine_key, sizeof engine_key);
+        row->key_len = sizeof engine_key + 4;
+        memcpy(row->key, cas_key(&three), sizeof engine_key + 4);
         for (i = 0; i < 24; i++)
             row->record[i] = (unsigned char)check_random();
-        memcpy(row->record + 16, "RL1\0", 4);
-        req.op = (ratelimit_op)check_below(8);
+        memcpy(row->record + 16, "RL2\0", 4);
+        req.op = (ratelimit_op)check_below(RATELIMIT_PRIV_OPS);
         req.max_wait_ns = check_random() >> check_below(64);
         e->now_ns = check_random() >> check_below(64);
-        e->store.decide(e->store.self, &req, &res, 1, RATELIMIT_EACH);
-        CHECK(res.remaining <= res.limit);
+        e->store.decide(&e->store, &req, &res, 1, RATELIMIT_EACH);
+        CHECK(res.remaining <= res.burst);
         CHECK(res.allowed == (res.status == OK));
         CHECK(res.status != RATELIMIT_DENIED || res.retry_after_ns > 0);
     }
@@ -1187,13 +1534,13 @@ static void all_of_several_is_unsupported_and_all_of_one_is_one(void)
     ratelimit_request req[2];
     ratelimit_result res[2];
     req[0] = req[1] = request("key", &three, 1);
-    e->store.decide(e->store.self, req, res, 2, RATELIMIT_ALL);
+    e->store.decide(&e->store, req, res, 2, RATELIMIT_ALL);
     CHECK(!res[0].allowed && res[0].status == RATELIMIT_UNSUPPORTED);
     CHECK(!res[1].allowed && res[1].status == RATELIMIT_UNSUPPORTED);
     CHECK_U64(e->db.loads, 0);
-    e->store.decide(e->store.self, req, res, 1, RATELIMIT_ALL);
+    e->store.decide(&e->store, req, res, 1, RATELIMIT_ALL);
     CHECK(res[0].allowed);
-    e->store.decide(e->store.self, req, res, 2, RATELIMIT_EACH);
+    e->store.decide(&e->store, req, res, 2, RATELIMIT_EACH);
     CHECK(res[0].allowed && res[1].allowed && res[1].remaining == 0);
 }
 
@@ -1212,7 +1559,7 @@ static void a_cas_store_that_is_not_filled_in_is_a_bad_argument(void)
         else if (part == 2)
             e->cas.clock = NULL;
         store = ratelimit_cas_store(part == 3 ? NULL : &e->cas);
-        store.decide(store.self, &req, &res, 1, RATELIMIT_EACH);
+        store.decide(&store, &req, &res, 1, RATELIMIT_EACH);
         CHECK(!res.allowed && res.status == RATELIMIT_BAD_ARGUMENT);
         CHECK_U64(e->db.loads, 0);
     }
@@ -1255,6 +1602,8 @@ int main(int argc, char **argv)
 {
     check_begin(argc, argv);
     RUN(allow_takes_one_and_allow_n_takes_n);
+    RUN(allow_key_takes_bytes);
+    RUN(the_short_way_of_allow_counts_as_the_long_one);
     RUN(an_error_does_not_get_through_an_if);
     RUN(take_does_every_operation);
     RUN(the_result_may_be_left_out);
@@ -1263,11 +1612,17 @@ int main(int argc, char **argv)
     RUN(a_batch_of_nothing_is_all_allowed);
     RUN(null_anywhere_is_a_bad_argument);
     RUN(init_refuses_what_could_not_work);
+    RUN(counters_are_exact_with_threads);
     RUN(a_wait_with_tokens_there_does_not_sleep);
     RUN(a_wait_sleeps_once_until_its_tokens_are_there);
     RUN(a_wait_at_most_as_long_as_allowed_is_waited);
     RUN(waits_are_served_first_come_first_served);
     RUN(a_cancelled_wait_gives_back_what_it_had_reserved);
+    RUN(a_cancelled_wait_gives_back_only_what_nobody_stands_on);
+    RUN(a_cancelled_wait_before_another_makes_nobody_act_at_once);
+    RUN(a_wait_whose_time_has_come_is_not_cancelled);
+    RUN(a_blocked_key_is_not_waited_for);
+    RUN(a_wait_does_not_end_before_its_time_if_the_answer_was_slow);
     RUN(cancel_ends_all_waits_now_and_from_now_on);
     RUN(what_no_waiting_helps_is_not_waited_for);
     RUN(a_wait_for_a_reservation_is_a_wait);
@@ -1279,12 +1634,16 @@ int main(int argc, char **argv)
     RUN(a_poll_that_others_are_always_ahead_of_ends_by_its_deadline);
     RUN(a_wait_on_a_window_polls_to_its_end);
     RUN(polls_do_not_come_all_at_once);
+    RUN(no_two_threads_have_the_same_jitter);
     RUN(an_open_policy_allows_and_says_that_it_did);
     RUN(a_closed_policy_refuses_and_says_why);
     RUN(a_local_policy_asks_the_fallback);
     RUN(a_fallback_that_fails_too_refuses);
     RUN(a_wait_on_the_fallback_gives_back_to_the_fallback);
     RUN(a_batch_of_all_fails_as_a_whole);
+    RUN(a_batch_of_all_of_which_a_part_failed);
+    RUN(what_a_store_cannot_do_as_a_whole_is_decided_by_the_policy);
+    RUN(what_no_store_can_do_is_not_the_policys);
     RUN(shadow_lets_through_and_reports_what_would_have_been);
     RUN(shadow_allows_takes_peeks_and_reservations_only);
     RUN(shadow_does_not_hide_a_mistake);
@@ -1299,7 +1658,6 @@ int main(int argc, char **argv)
     RUN(a_store_can_be_asked_without_a_limiter);
     RUN(a_store_without_a_table_is_a_bad_argument);
     RUN(each_limiter_reads_the_clock_of_its_own_store);
-    RUN(a_clock_of_another_program_is_not_followed);
     RUN(a_take_is_one_load_and_one_swap_and_a_refusal_swaps_nothing);
     RUN(a_record_is_as_documented);
     RUN(a_record_that_expired_says_no_more_than_none);

@@ -1,6 +1,6 @@
 /* test_rules.c - rules: their text, right and wrong; look-up; the bucket of a rule and a key;
- * keys with limits of their own; several dimensions; counters; replacing rules while threads
- * decide; keys made of addresses and of two parts.
+ * keys with limits of their own; several dimensions; failures; counters; replacing rules while
+ * threads decide; loaders that die; keys made of addresses.
  *
  *     cc -std=c99 -O2 -I. -Itests tests/test_rules.c -lpthread
  */
@@ -19,6 +19,7 @@ extern const char *inet_ntop(int family, const void *bytes, char *out, unsigned 
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
@@ -27,10 +28,10 @@ extern const char *inet_ntop(int family, const void *bytes, char *out, unsigned 
 
 #define OK RATELIMIT_OK
 
-enum { RULES = 16, OWNS = 3 };
+enum { RULES = 16 };
 
 static unsigned char table_memory[RATELIMIT_TABLE_BYTES(256)];
-static unsigned char rules_memory[RATELIMIT_RULES_BYTES(RULES, OWNS)];
+static unsigned char rules_memory[RATELIMIT_RULES_BYTES(RULES)];
 static ratelimit_table *table;
 static ratelimit_rules *rules;
 static ratelimit_limiter limiter;
@@ -44,12 +45,14 @@ static ratelimit_status load(const char *text)
 /* A limiter over a table with these rules, at 100 s. */
 static void fresh(const char *text)
 {
-    ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0};
+    ratelimit_table_options options;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
     now_ns = 100 * SEC;
     memset(&limiter, 0, sizeof limiter);
     if (ratelimit_table_init(&table, table_memory, sizeof table_memory, &options) != OK ||
         ratelimit_init(&limiter, ratelimit_table_store(table, clock_read, &now_ns)) != OK ||
-        ratelimit_rules_init(&rules, rules_memory, sizeof rules_memory, RULES, OWNS) != OK)
+        ratelimit_rules_init(&rules, rules_memory, sizeof rules_memory, RULES) != OK)
         exit(2);
     limiter.rules = rules;
     CHECK(load(text) == OK);
@@ -57,20 +60,26 @@ static void fresh(const char *text)
 
 static ratelimit_rule_request under(const char *rule, const char *key, uint64_t n)
 {
-    ratelimit_rule_request a;
-    memset(&a, 0, sizeof a);
-    a.rule = rule;
-    a.request = request(key, NULL, n);
-    return a;
+    ratelimit_rule_request asked;
+    asked.rule = rule;
+    asked.request = request(key, NULL, n);
+    return asked;
 }
 
-static ratelimit_rule_request take_under(const char *rule, const char *key, uint64_t n)
+/* A request with what came of it. */
+typedef struct taken {
+    ratelimit_result result;
+    ratelimit_rule rule;
+} taken;
+
+static taken take_under(const char *rule, const char *key, uint64_t n)
 {
-    ratelimit_rule_request a = under(rule, key, n);
-    memset(&a.result, 0xA5, sizeof a.result);
-    a.result.allowed = false;
-    CHECK(ratelimit_take_rules(&limiter, &a, 1, NULL) == a.result.allowed);
-    return a;
+    ratelimit_rule_request asked = under(rule, key, n);
+    taken t;
+    memset(&t, 0xA5, sizeof t);
+    t.result.allowed = false;
+    CHECK(ratelimit_take_rules(&limiter, &asked, &t.result, &t.rule, 1) == t.result.allowed);
+    return t;
 }
 
 static ratelimit_rule found(const char *name)
@@ -88,14 +97,16 @@ static void rules_are_read_from_lines_with_comments_blanks_and_crlf(void)
 {
     static const struct {
         const char *name, *limit;
-        bool shadow;
-    } want[] = {{"api", "100/s", false},
-                {"a|b#c", "1/s", false},
-                {"default", "unlimited", false},
-                {"export", "1000/d window", true},
-                {"login", "5/m burst 10", false},
-                {"shadow", "2/s", true},
-                {"\xC3\xA9t\xC3\xA9", "3/s", false}};
+        bool shadow, closed, open;
+    } want[] = {{"login", "5/m burst 10", false, false, false},
+                {"api", "100/s", false, false, false},
+                {"export", "1000/d window", true, false, false},
+                {"default", "unlimited", false, false, false},
+                {"shadow", "2/s", true, false, false},
+                {"closed", "2/s", false, true, false},
+                {"open", "1/s burst 3", true, false, true},
+                {"a|b#c", "1/s", false, false, false},
+                {"\xC3\xA9t\xC3\xA9", "3/s", false, false, false}};
     ratelimit_rule rule;
     char text[80];
     size_t i;
@@ -107,6 +118,8 @@ static void rules_are_read_from_lines_with_comments_blanks_and_crlf(void)
                "export  1000/d window shadow # seen\r\n"
                "default unlimited   \n"
                "shadow 2/s \tshadow\n"
+               "closed 2/s closed\n"
+               "open 1/s burst 3 open\tshadow #\n"
                "a|b#c 1/s\n"
                "\xC3\xA9t\xC3\xA9 3/s # no line end") == OK);
     for (i = 0; i < COUNT(want); i++) {
@@ -116,6 +129,7 @@ static void rules_are_read_from_lines_with_comments_blanks_and_crlf(void)
         ratelimit_limit_format(&rule.limit, text, sizeof text);
         CHECK_TEXT(text, want[i].limit);
         CHECK(rule.shadow == want[i].shadow);
+        CHECK(rule.closed == want[i].closed && rule.open == want[i].open);
         CHECK(!rule.allowed && !rule.refused && !rule.shadow_refused && !rule.failed);
     }
     CHECK(!ratelimit_rules_at(rules, COUNT(want), &rule));
@@ -134,6 +148,10 @@ static void a_wrong_text_says_where_and_leaves_everything_as_it_was(void)
         {"a 1/s shadw", RATELIMIT_SYNTAX, 1, 7},
         {"a 1/s shadow shadow", RATELIMIT_SYNTAX, 1, 7},
         {"a 1/s shadow window", RATELIMIT_SYNTAX, 1, 7},
+        {"a 1/s closed open", RATELIMIT_SYNTAX, 1, 7},
+        {"a 1/s open shadow closed", RATELIMIT_SYNTAX, 1, 7},
+        {"a 1/s closed closed", RATELIMIT_SYNTAX, 1, 7},
+        {"a open", RATELIMIT_SYNTAX, 1, 3},
         {"a 1/sshadow", RATELIMIT_SYNTAX, 1, 6},
         {"a 1/s#c", RATELIMIT_SYNTAX, 1, 6},
         {"a", RATELIMIT_SYNTAX, 1, 2},
@@ -240,13 +258,13 @@ static void lines_of_a_mebibyte_are_read_or_refused(void)
 static void ten_thousand_rules_fit_if_there_is_room_and_one_more_does_not(void)
 {
     enum { MANY = 10000 };
-    size_t bytes = RATELIMIT_RULES_BYTES(MANY, 0), len = 0, i;
+    size_t bytes = RATELIMIT_RULES_BYTES(MANY), len = 0, i;
     unsigned char *memory = walled(bytes);
     char *text = (char *)malloc(MANY * 24 + 24), name[24];
     ratelimit_rules *many;
     ratelimit_rule rule;
     ratelimit_fault fault;
-    if (!text || ratelimit_rules_init(&many, memory, bytes, MANY, 0) != OK)
+    if (!text || ratelimit_rules_init(&many, memory, bytes, MANY) != OK)
         exit(2);
     for (i = 0; i <= MANY; i++)
         len += (size_t)sprintf(text + len, "r%u %u/h\n", (unsigned)(i * 7919 % 100003),
@@ -271,8 +289,8 @@ static void ten_thousand_rules_fit_if_there_is_room_and_one_more_does_not(void)
  * and written out again is the same. */
 static void any_text_is_taken_or_refused_with_a_place_in_it(void)
 {
-    static const char letters[] = "ab|#/ 1s0\tm\n\r\n burst window shadow unlimited\0";
-    uint64_t taken = 0;
+    static const char letters[] = "ab|#/ 1s0\tm\n\r\n burst window shadow unlimited closed open\0";
+    uint64_t good = 0;
     int i;
     check_seed(1);
     fresh("");
@@ -288,36 +306,58 @@ static void any_text_is_taken_or_refused_with_a_place_in_it(void)
         for (j = 0; j < len; j++)
             lines += text[j] == '\n';
         status = ratelimit_rules_load(rules, text, len, &fault);
-        taken += status == OK;
+        good += status == OK;
         CHECK(status == OK ? fault.line == 0
                            : fault.line >= 1 && fault.line <= lines && fault.column >= 1 &&
                                  fault.column <= len + 1);
     }
-    CHECK(taken > 100);
+    CHECK(good > 100);
 }
 
 static void memory_a_byte_too_small_is_refused_and_the_rest_is_used_to_the_last(void)
 {
-    size_t bytes = RATELIMIT_RULES_BYTES(3, 2), skip;
+    size_t bytes = RATELIMIT_RULES_BYTES(3), skip;
     ratelimit_rules *r = NULL;
     ratelimit_rule rule;
     for (skip = 0; skip < 8; skip++) {
         unsigned char *memory = walled(bytes + skip) + skip;
-        static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
-        size_t need = RATELIMIT_RULES_BYTES(3, 2) - 7 + (size_t)(-(uintptr_t)memory & 7);
-        CHECK(ratelimit_rules_init(&r, memory, need - 1, 3, 2) == RATELIMIT_NO_MEMORY);
-        CHECK(ratelimit_rules_init(&r, memory, bytes, 3, 2) == OK);
+        size_t need = bytes - 7 + (size_t)((0u - (uintptr_t)memory) & 7);
+        memset(memory, 0xA5, bytes);
+        CHECK(ratelimit_rules_init(&r, memory, need - 1, 3) == RATELIMIT_NO_MEMORY);
+        CHECK(ratelimit_rules_init(&r, memory, need, 3) == OK);
+        CHECK(!ratelimit_rules_find(r, "a", &rule) && !ratelimit_rules_at(r, 0, &rule));
         CHECK(ratelimit_rules_load(r, "a 1/s\nb 1/s\nc 1/s", 17, NULL) == OK);
-        CHECK(ratelimit_rules_own(r, "a", "k", 1, &limit) == OK);
-        CHECK(ratelimit_rules_own(r, "a", "l", 1, &limit) == OK);
-        CHECK(ratelimit_rules_own(r, "a", "m", 1, &limit) == RATELIMIT_NO_MEMORY);
-        CHECK(ratelimit_rules_at(r, 2, &rule));
+        CHECK(ratelimit_rules_load(r, "d 1/s\ne 1/s\nf 1/s", 17, NULL) == OK);
+        CHECK(ratelimit_rules_load(r, "a 1/s\nb 1/s\nc 1/s", 17, NULL) == OK);
+        CHECK(ratelimit_rules_load(r, "a 1/s\nb 1/s\nc 1/s\nd 1/s", 23, NULL) ==
+              RATELIMIT_NO_MEMORY);
+        CHECK(ratelimit_rules_at(r, 2, &rule) && !ratelimit_rules_at(r, 3, &rule));
     }
-    CHECK(ratelimit_rules_init(NULL, rules_memory, bytes, 3, 2) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_init(&r, NULL, bytes, 3, 2) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_init(&r, rules_memory, bytes, 0, 2) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_init(&r, rules_memory, bytes, SIZE_MAX, 2) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_init(&r, rules_memory, bytes, 1 << 24, 1 << 24) == RATELIMIT_NO_MEMORY);
+    CHECK(ratelimit_rules_init(NULL, rules_memory, bytes, 3) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_rules_init(&r, NULL, bytes, 3) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_rules_init(&r, rules_memory, bytes, 0) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_rules_init(&r, rules_memory, bytes, SIZE_MAX) == RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_rules_init(&r, rules_memory, bytes, 1 << 24) == RATELIMIT_NO_MEMORY);
+    CHECK(ratelimit_rules_init(&r, rules_memory, bytes, (1 << 24) + 1) == RATELIMIT_BAD_ARGUMENT);
+}
+
+/* Two names whose scopes are equal would be one bucket for each key. These two are. */
+static void a_name_with_the_scope_of_another_is_refused(void)
+{
+    static const char *const names[] = {"costarring", "liquid"};
+    int first;
+    CHECK_U64(ratelimit_scope("costarring", 10), ratelimit_scope("liquid", 6));
+    for (first = 0; first < 2; first++) {
+        char text[80];
+        ratelimit_fault fault;
+        fresh("");
+        sprintf(text, "%s 1/s\nother 1/s\n%s|x 1/s\n", names[first], names[first]);
+        CHECK(load(text) == OK);
+        sprintf(text + strlen(text), "%s|y 1/s", names[!first]);
+        CHECK(ratelimit_rules_load(rules, text, strlen(text), &fault) == RATELIMIT_SYNTAX);
+        CHECK(fault.line == 4 && fault.column == 1);
+        CHECK_TEXT(found("other").name, "other");
+    }
 }
 
 /* ---- look-up and buckets --------------------------------------------------------------------- */
@@ -355,18 +395,29 @@ static void allow_rule_takes_the_rule_from_its_name_or_from_the_resource(void)
     CHECK_U64(found("default").allowed, 2);
 }
 
+static void allow_rule_n_takes_n_or_none(void)
+{
+    fresh("login 5/h");
+    CHECK(ratelimit_allow_rule_n(&limiter, "ann", "login", 3));
+    CHECK(!ratelimit_allow_rule_n(&limiter, "ann", "login", 3));
+    CHECK(ratelimit_allow_rule_n(&limiter, "ann", "login", 2));
+    CHECK(!ratelimit_allow_rule_n(&limiter, "bob", "login", 6));
+    CHECK(!ratelimit_allow_rule_n(&limiter, "bob", "login", 0));
+}
+
 static void what_finds_no_rule_is_refused(void)
 {
-    ratelimit_rule_request a;
+    taken t;
     fresh("login 2/h");
     CHECK(!ratelimit_allow_rule(&limiter, "ann", "nothing"));
     CHECK(!ratelimit_allow_rule(&limiter, "ann", NULL));
     CHECK(!ratelimit_allow_rule(&limiter, NULL, "login"));
+    CHECK(!ratelimit_allow_rule(&limiter, NULL, NULL));
     CHECK(!ratelimit_allow_rule(&limiter, "", "login"));
     CHECK(!ratelimit_allow_rule(NULL, "ann", "login"));
-    a = take_under("nothing", "ann", 1);
-    CHECK_U64(a.result.status, RATELIMIT_BAD_LIMIT);
-    CHECK_TEXT(a.name, "");
+    t = take_under("nothing", "ann", 1);
+    CHECK_U64(t.result.status, RATELIMIT_BAD_LIMIT);
+    CHECK_TEXT(t.rule.name, "");
     CHECK_U64(take_under("login", "", 1).result.status, RATELIMIT_BAD_KEY);
     CHECK_U64(take_under("login", "ann", 0).result.status, RATELIMIT_BAD_COUNT);
     limiter.rules = NULL;
@@ -374,16 +425,19 @@ static void what_finds_no_rule_is_refused(void)
     CHECK_U64(take_under("login", "ann", 1).result.status, RATELIMIT_BAD_LIMIT);
 }
 
-static void a_key_that_is_too_long_is_refused_not_cut(void)
+/* They were refused above 512 bytes, as the rule's name had to fit in front of them. */
+static void a_key_may_be_as_long_as_it_likes(void)
 {
-    static char key[600];
-    size_t longest = RATELIMIT_RULE_KEY_BYTES - strlen("login") - 2;
-    fresh("login 2/h");
+    static char key[20000];
+    fresh("login 2/h\ndefault 7/h");
     memset(key, 'k', sizeof key - 1);
-    key[longest + 1] = 0;
-    CHECK_U64(take_under("login", key, 1).result.status, RATELIMIT_BAD_KEY);
-    key[longest] = 0;
     CHECK_U64(take_under("login", key, 1).result.remaining, 1);
+    CHECK_U64(take_under("login", key, 1).result.remaining, 0);
+    CHECK_U64(take_under(NULL, key, 1).result.remaining, 6);
+    key[70] = '|';
+    CHECK_U64(take_under(NULL, key, 1).result.remaining, 6);
+    memcpy(key, "login|", 6);
+    CHECK_U64(take_under(NULL, key, 1).result.remaining, 1);
 }
 
 /* B39 */
@@ -397,6 +451,18 @@ static void one_key_under_two_rules_has_two_buckets(void)
     CHECK_U64(take_under("bad", "ann", 1).result.remaining, 0);
     CHECK(!take_under("bad", "ann", 1).result.allowed);
     CHECK(take_under("ok", "ann", 1).result.allowed);
+}
+
+/* The scope comes from the name, not from the limit. */
+static void one_key_under_two_rules_of_one_limit_has_two_buckets(void)
+{
+    static const ratelimit_limit same = RATELIMIT_LIMIT(2, HOUR, 2);
+    fresh("a 2/h\nb 2/h");
+    CHECK_U64(take_under("a", "ann", 2).result.remaining, 0);
+    CHECK_U64(take_under("b", "ann", 1).result.remaining, 1);
+    CHECK(ratelimit_allow_n(&limiter, "ann", &same, 2)); /* a limit that is no rule: another */
+    CHECK_U64(found("a").limit.scope, ratelimit_scope("a", 1));
+    CHECK_U64(found("b").limit.scope, ratelimit_scope("b", 1));
 }
 
 static void a_rule_that_changes_keeps_its_buckets_and_what_was_spent(void)
@@ -416,14 +482,32 @@ static void a_rule_that_changes_keeps_its_buckets_and_what_was_spent(void)
     CHECK_U64(found("b").allowed, 1); /* it was gone, and came back as new */
 }
 
+static void counters_outlive_loads_that_fail_and_rules_that_move(void)
+{
+    static const char *const texts[] = {"a 9/s\nb 9/s\n", "x 1/s\nb 9/s\ny 1/s\na 9/s",
+                                        "z 1/s\nwrong", "b 9/s\na 9/s", "b 9/s\na 9/s\na 9/s"};
+    uint64_t i;
+    fresh("a 9/s\nb 9/s");
+    for (i = 0; i < 40; i++) {
+        (void)load(texts[i % COUNT(texts)]);
+        CHECK(take_under("a", "ann", 1).result.allowed);
+        CHECK(take_under("b", "ann", i % 2 ? 1 : 10).result.allowed == (i % 2 == 1));
+        CHECK_U64(found("a").allowed, i + 1);
+        CHECK_U64(found("b").refused, i / 2 + 1);
+        CHECK_U64(found("x").allowed + found("y").allowed + found("z").allowed, 0);
+        now_ns += SEC;
+    }
+}
+
 static void a_shadow_rule_counts_but_refuses_nobody(void)
 {
-    ratelimit_rule_request a;
+    taken t;
     ratelimit_counts counts;
     fresh("try 1/h shadow\nreal 1/h");
     CHECK(ratelimit_allow_rule(&limiter, "ann", "try"));
-    a = take_under("try", "ann", 1);
-    CHECK(a.result.allowed && a.result.status == RATELIMIT_DENIED && a.result.remaining == 0);
+    t = take_under("try", "ann", 1);
+    CHECK(t.result.allowed && t.result.status == RATELIMIT_DENIED && t.result.remaining == 0);
+    CHECK(t.rule.shadow);
     CHECK(take_under("real", "ann", 1).result.allowed);
     CHECK(!take_under("real", "ann", 1).result.allowed);
     CHECK_U64(found("try").allowed, 2);
@@ -452,90 +536,95 @@ static void windows_and_unlimited_rules_work_as_their_limits_do(void)
 
 /* ---- keys with limits of their own ----------------------------------------------------------- */
 
-static void a_key_has_the_limit_that_was_set_for_it_before_its_rules(void)
+static void a_key_has_a_limit_of_its_own_before_its_rules(void)
 {
-    static const ratelimit_limit more = RATELIMIT_LIMIT(100, HOUR, 100);
-    static const ratelimit_limit less = RATELIMIT_LIMIT(3, HOUR, 3);
-    ratelimit_rule_request a;
-    fresh("api 10/h\nlogin 10/h");
-    CHECK(ratelimit_rules_own(rules, "api", "acme", 4, &more) == OK);
-    a = take_under("api", "acme", 4);
-    CHECK(a.own && a.limit.tokens == 100 && a.result.remaining == 96);
-    CHECK_TEXT(a.name, "api");
-    a = take_under("api|v2", "acme", 1);
-    CHECK(a.own && a.result.remaining == 95); /* looked up to api: the same bucket */
-    a = take_under("login", "acme", 1);
-    CHECK(!a.own && a.result.remaining == 9);
-    CHECK(take_under("api", "acm", 1).result.remaining == 9);
-    CHECK(ratelimit_rules_own(rules, "api", "acme", 4, &less) == OK);
-    CHECK(take_under("api", "acme", 1).result.status == RATELIMIT_DENIED); /* five were spent */
-    CHECK(ratelimit_rules_own(rules, "api", "acme", 4, NULL) == OK);
-    a = take_under("api", "acme", 1); /* more than the 3 then: the whole of them */
-    CHECK(!a.own && a.result.allowed && a.result.remaining == 6);
-    CHECK(ratelimit_rules_own(rules, "api", "acme", 4, NULL) == OK);
+    taken t;
+    fresh("api 10/h\nlogin 10/h\napi|acme 100/h\nlogin|root 1/h");
+    t = take_under("api", "acme", 4);
+    CHECK(t.rule.limit.tokens == 100 && t.result.remaining == 96);
+    CHECK_TEXT(t.rule.name, "api|acme");
+    CHECK_U64(take_under("api", "acm", 1).result.remaining, 9);
+    CHECK_U64(take_under("api", "acme2", 1).result.remaining, 9);
+    CHECK_U64(take_under("login", "acme", 1).result.remaining, 9);
+    CHECK_U64(take_under("login", "root", 1).result.remaining, 0);
+    CHECK_U64(found("api|acme").allowed, 1);
+    CHECK_U64(found("api").allowed, 2);
 }
 
-static void own_limits_outlive_a_load_and_a_rule_that_is_gone_for_a_while(void)
+/* A contract begins, changes and ends: what was spent counts before and after. */
+static void a_key_that_gets_a_limit_of_its_own_keeps_what_it_had_spent(void)
 {
-    static const ratelimit_limit more = RATELIMIT_LIMIT(100, HOUR, 100);
     fresh("api 10/h");
-    CHECK(ratelimit_rules_own(rules, "api", "acme", 4, &more) == OK);
-    CHECK(load("default 1/h") == OK);
-    CHECK(!take_under("api", "acme", 1).own);
-    CHECK(load("x 1/h\napi 20/h") == OK);
-    CHECK(take_under("api", "acme", 1).own);
-    CHECK(load("nonsense") == RATELIMIT_SYNTAX);
-    CHECK(take_under("api", "acme", 1).own);
+    CHECK_U64(take_under("api", "acme", 6).result.remaining, 4);
+    CHECK(load("api 10/h\napi|acme 100/h") == OK);
+    CHECK_U64(found("api|acme").limit.scope, ratelimit_scope("api", 3));
+    CHECK_U64(take_under("api", "acme", 1).result.remaining, 93);
+    CHECK(load("api|acme 5/h\napi 10/h") == OK);
+    CHECK_U64(take_under("api", "acme", 1).result.status, RATELIMIT_DENIED);
+    CHECK(load("api 10/h") == OK); /* more than the 5 then: the whole of them */
+    CHECK_U64(take_under("api", "acme", 1).result.remaining, 4);
 }
 
-static void own_limits_come_and_go_in_any_order(void)
+/* A rule with a bar, asked for with a key, as in "GET|/search". */
+static void a_rule_with_a_bar_is_found_before_its_head(void)
 {
-    static const char *const keys[] = {"a", "b", "c", "d", "e"};
-    bool there[COUNT(keys)] = {false};
-    size_t held = 0;
-    int i;
-    check_seed(2);
-    fresh("r 1000000000/h");
-    for (i = 0; i < 2000; i++) {
-        size_t k = (size_t)check_below(COUNT(keys)), j;
-        ratelimit_limit limit = ratelimit_limit_make(UINT64_C(2000000000) + k, HOUR, 1 << 30);
-        if (check_below(2)) {
-            bool fits = there[k] || held < OWNS;
-            CHECK_U64(ratelimit_rules_own(rules, "r", keys[k], 1, &limit),
-                      fits ? OK : RATELIMIT_NO_MEMORY);
-            held += fits && !there[k];
-            there[k] = fits || there[k];
-        } else {
-            CHECK(ratelimit_rules_own(rules, "r", keys[k], 1, NULL) == OK);
-            held -= there[k];
-            there[k] = false;
-        }
-        for (j = 0; j < COUNT(keys); j++) {
-            ratelimit_rule_request a = take_under("r", keys[j], 1);
-            CHECK(a.own == there[j]);
-            CHECK_U64(a.limit.tokens, there[j] ? UINT64_C(2000000000) + j : 1000000000);
-        }
+    fresh("a 1/h\na|b 2/h\na|b|ann 3/h");
+    CHECK_TEXT(take_under("a|b", "ann", 1).rule.name, "a|b|ann");
+    CHECK_TEXT(take_under("a|b", "bob", 1).rule.name, "a|b");
+    CHECK_TEXT(take_under("a|c", "ann", 1).rule.name, "a");
+    CHECK_TEXT(take_under("a", "ann", 1).rule.name, "a");
+    CHECK_TEXT(take_under("a", "b|ann", 1).rule.name, "a|b|ann");
+    CHECK_TEXT(take_under(NULL, "a|b|ann", 1).rule.name, "a|b|ann");
+}
+
+/* Keys are bytes. No key of bytes may be taken for a name in a rule that is not its own. */
+static void keys_of_any_bytes_find_no_limit_of_another_key(void)
+{
+    static const struct {
+        const char *key;
+        size_t len;
+        bool own;
+    } rows[] = {{"ann", 3, true},     {"ann\0", 4, false},   {"\0ann", 4, false}, {"an", 2, false},
+                {"ann\0b", 5, false}, {"ann\xFF", 4, false}, {"|ann", 4, false},  {"\0", 1, false}};
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        ratelimit_rule_request asked = under("a", "x", 1);
+        ratelimit_result res;
+        ratelimit_rule rule;
+        fresh("a 5/h\na|ann 9/h\ndefault 1/h");
+        asked.request.key = rows[i].key;
+        asked.request.key_len = rows[i].len;
+        CHECK(ratelimit_take_rules(&limiter, &asked, &res, &rule, 1));
+        CHECK_TEXT(rule.name, rows[i].own ? "a|ann" : "a");
+        asked.rule = NULL; /* nor as a name itself */
+        asked.request.key = "a\0";
+        asked.request.key_len = 2;
+        CHECK(ratelimit_take_rules(&limiter, &asked, &res, &rule, 1));
+        CHECK_TEXT(rule.name, "default");
+    }
+    for (i = 1; i < 60; i++) { /* as many NULs as a name has behind it, in any chain */
+        static const char key[64] = "ann";
+        ratelimit_rule_request asked = under("a", "x", 1);
+        ratelimit_result res;
+        ratelimit_rule rule;
+        asked.request.key = key;
+        asked.request.key_len = 3 + i;
+        (void)ratelimit_take_rules(&limiter, &asked, &res, &rule, 1);
+        CHECK_TEXT(rule.name, "a");
     }
 }
 
-static void own_refuses_what_it_cannot_keep(void)
+static void a_name_with_its_key_above_63_bytes_has_no_limit_of_its_own(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1),
-                                 zero = RATELIMIT_LIMIT(0, 1, 1);
-    static const char key[65] = "";
-    char name[65];
-    memset(name, 'n', 64);
-    name[64] = 0;
-    fresh("");
-    CHECK(ratelimit_rules_own(NULL, "r", "k", 1, &limit) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_own(rules, NULL, "k", 1, &limit) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_own(rules, "", "k", 1, &limit) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_own(rules, name, "k", 1, &limit) == RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_rules_own(rules, name + 1, key, 64, &limit) == OK);
-    CHECK(ratelimit_rules_own(rules, "r", key, 65, &limit) == RATELIMIT_BAD_KEY);
-    CHECK(ratelimit_rules_own(rules, "r", NULL, 1, &limit) == RATELIMIT_BAD_KEY);
-    CHECK(ratelimit_rules_own(rules, "r", "k", 0, &limit) == RATELIMIT_BAD_KEY);
-    CHECK(ratelimit_rules_own(rules, "r", "k", 1, &zero) == RATELIMIT_BAD_LIMIT);
+    char text[160], key[64];
+    memset(key, 'k', sizeof key);
+    key[61] = 0; /* "a|" and 61 bytes */
+    sprintf(text, "a 5/h\na|%s 9/h", key);
+    fresh(text);
+    CHECK_U64(take_under("a", key, 1).result.remaining, 8);
+    key[61] = 'k';
+    key[62] = 0;
+    CHECK_U64(take_under("a", key, 1).result.remaining, 4);
 }
 
 /* ---- several dimensions ---------------------------------------------------------------------- */
@@ -543,21 +632,23 @@ static void own_refuses_what_it_cannot_keep(void)
 static void dimensions_are_taken_all_or_none_and_say_which_refused_for_how_long(void)
 {
     ratelimit_rule_request of[3];
-    size_t binds = 9;
+    ratelimit_result res[3];
+    ratelimit_rule rule[3];
     int i;
     fresh("user 10/s\naddress 3/m\nroute 100/s");
     of[0] = under("user", "ann", 1);
     of[1] = under("address", "192.0.2.1", 1);
     of[2] = under("route", "/search", 1);
     for (i = 0; i < 3; i++) {
-        CHECK(ratelimit_take_rules(&limiter, of, 3, &binds));
-        CHECK_U64(binds, 1);
+        CHECK(ratelimit_take_rules(&limiter, of, res, rule, 3));
+        CHECK_U64(ratelimit_binding(res, 3), 1);
     }
-    CHECK(!ratelimit_take_rules(&limiter, of, 3, &binds));
-    CHECK_U64(binds, 1);
-    CHECK_TEXT(of[binds].name, "address");
-    CHECK_U64(of[1].result.retry_after_ns, 20 * SEC);
-    CHECK(of[0].result.status == OK && !of[0].result.allowed);
+    CHECK(!ratelimit_take_rules(&limiter, of, res, rule, 3));
+    CHECK_U64(ratelimit_binding(res, 3), 1);
+    CHECK_TEXT(rule[1].name, "address");
+    CHECK_U64(rule[1].refused, 1);
+    CHECK_U64(res[1].retry_after_ns, 20 * SEC);
+    CHECK(res[0].status == RATELIMIT_SKIPPED && !res[0].allowed);
     CHECK_U64(take_under("user", "ann", 1).result.remaining, 6); /* none was taken of it then */
     CHECK_U64(found("address").refused, 1);
     CHECK_U64(found("user").refused, 0);
@@ -567,89 +658,114 @@ static void dimensions_are_taken_all_or_none_and_say_which_refused_for_how_long(
 static void the_longest_wait_binds_among_several_that_refuse(void)
 {
     ratelimit_rule_request of[2];
-    size_t binds = 9;
+    ratelimit_result res[2];
     fresh("a 1/s\nb 1/m");
     of[0] = under("b", "x", 1);
     of[1] = under("a", "x", 1);
-    CHECK(ratelimit_take_rules(&limiter, of, 2, &binds));
-    CHECK(!ratelimit_take_rules(&limiter, of, 2, &binds));
-    CHECK_U64(binds, 0);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(ratelimit_binding(res, 2), 0);
     now_ns += SEC;
-    CHECK(!ratelimit_take_rules(&limiter, of, 2, &binds));
-    CHECK_U64(binds, 0);
-    CHECK_U64(of[0].result.retry_after_ns, 59 * SEC);
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(ratelimit_binding(res, 2), 0);
+    CHECK_U64(res[0].retry_after_ns, 59 * SEC);
 }
 
 static void a_shadow_dimension_neither_refuses_nor_is_charged_for_a_refused_event(void)
 {
     ratelimit_rule_request of[3];
-    size_t binds = 9;
+    ratelimit_result res[3];
     fresh("soft 2/h shadow\nhard 3/h\nsofter 9/h shadow");
     of[0] = under("soft", "x", 1);
     of[1] = under("hard", "x", 1);
     of[2] = under("softer", "x", 1);
-    CHECK(ratelimit_take_rules(&limiter, of, 3, &binds));
-    CHECK_U64(binds, 1);
-    CHECK(ratelimit_take_rules(&limiter, of, 3, NULL));
-    CHECK(ratelimit_take_rules(&limiter, of, 3, NULL)); /* soft would have refused */
-    CHECK(of[0].result.allowed && of[0].result.status == RATELIMIT_DENIED);
-    CHECK_U64(of[2].result.remaining, 6);
-    CHECK(!ratelimit_take_rules(&limiter, of, 3, &binds));
-    CHECK_U64(binds, 1);
-    CHECK(!of[0].result.allowed && !of[2].result.allowed);
-    CHECK_U64(of[2].result.remaining, 6);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 3));
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 3));
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 3)); /* soft would have refused */
+    CHECK(res[0].allowed && res[0].status == RATELIMIT_DENIED);
+    CHECK_U64(res[2].remaining, 6);
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 3));
+    CHECK_U64(ratelimit_binding(res, 3), 1);
+    CHECK(!res[0].allowed && !res[2].allowed);
+    CHECK(res[0].status == RATELIMIT_SKIPPED && res[2].status == RATELIMIT_SKIPPED);
+    CHECK_U64(res[2].remaining, 6);
     CHECK_U64(take_under("softer", "x", 1).result.remaining, 5);
     CHECK_U64(found("soft").shadow_refused, 1);
     CHECK_U64(found("soft").refused, 0);
     CHECK_U64(found("hard").refused, 1);
+    CHECK_U64(found("softer").refused, 0);
 }
 
 static void the_same_bucket_twice_in_one_event_is_charged_twice_or_not_at_all(void)
 {
     ratelimit_rule_request of[2];
+    ratelimit_result res[2];
     fresh("a 3/h");
     of[0] = under("a", "x", 2);
     of[1] = under("a", "x", 2);
-    CHECK(!ratelimit_take_rules(&limiter, of, 2, NULL));
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
     of[1] = under("a|b", "x", 1);
-    CHECK(ratelimit_take_rules(&limiter, of, 2, NULL));
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
     CHECK_U64(take_under("a", "x", 1).result.status, RATELIMIT_DENIED);
 }
 
 static void eight_dimensions_fit_and_nine_are_a_bad_argument(void)
 {
     ratelimit_rule_request of[RATELIMIT_MAX_RULE_REQUESTS + 1];
-    size_t i, binds = 9;
+    ratelimit_result res[RATELIMIT_MAX_RULE_REQUESTS + 1];
+    ratelimit_rule rule[RATELIMIT_MAX_RULE_REQUESTS + 1];
+    size_t i;
     fresh("a 1/h");
     for (i = 0; i < COUNT(of); i++) {
         static const char *const keys[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8"};
         of[i] = under("a", keys[i], 1);
     }
-    CHECK(!ratelimit_take_rules(&limiter, of, COUNT(of), &binds));
-    CHECK_U64(binds, 0);
-    for (i = 0; i < COUNT(of); i++)
-        CHECK_U64(of[i].result.status, RATELIMIT_BAD_ARGUMENT);
-    CHECK(ratelimit_take_rules(&limiter, of, COUNT(of) - 1, NULL));
-    CHECK(ratelimit_take_rules(&limiter, of, 0, NULL));
-    CHECK(!ratelimit_take_rules(&limiter, NULL, 1, NULL));
-    CHECK(!ratelimit_take_rules(NULL, of, 1, NULL));
+    memset(rule, 0xA5, sizeof rule);
+    CHECK(!ratelimit_take_rules(&limiter, of, res, rule, COUNT(of)));
+    for (i = 0; i < COUNT(of); i++) {
+        CHECK_U64(res[i].status, RATELIMIT_BAD_ARGUMENT);
+        CHECK_TEXT(rule[i].name, "");
+    }
+    CHECK(!ratelimit_take_rules(NULL, of, res, NULL, 1));
+    CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_take_rules(&limiter, of, res, rule, COUNT(of) - 1));
+    for (i = 0; i + 1 < COUNT(of); i++)
+        CHECK(res[i].status == OK && rule[i].limit.tokens == 1);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 0));
+    CHECK(!ratelimit_take_rules(&limiter, NULL, res, NULL, 1));
+    CHECK(!ratelimit_take_rules(&limiter, of, NULL, NULL, 1));
 }
 
-static void store_down(void *self, const ratelimit_request *req, ratelimit_result *res,
-                       size_t count, ratelimit_mode mode)
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* A store that answers everything in one way; self is the status. */
+static void store_answers(const ratelimit_store *store, const ratelimit_request *req,
+                          ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     size_t i;
-    (void)self, (void)req, (void)mode;
+    (void)req, (void)mode;
     for (i = 0; i < count; i++) {
         memset(&res[i], 0, sizeof res[i]);
-        res[i].status = RATELIMIT_STORE_FAILED;
+        res[i].status = *(const ratelimit_status *)store->self;
     }
+}
+
+static ratelimit_status answers = RATELIMIT_STORE_FAILED;
+
+static ratelimit_store store_down(ratelimit_status status)
+{
+    ratelimit_store store;
+    answers = status;
+    memset(&store, 0, sizeof store);
+    store.self = &answers;
+    store.decide = store_answers;
+    return store;
 }
 
 static void a_failed_store_is_counted_by_the_rule_and_decided_by_the_policy(void)
 {
     fresh("a 1/h\ns 1/h shadow");
-    limiter.store = store_of(store_down, NULL);
+    limiter.store = store_down(RATELIMIT_STORE_FAILED);
     CHECK(ratelimit_allow_rule(&limiter, "x", "a"));
     limiter.on_failure = RATELIMIT_FAIL_CLOSED;
     CHECK(!ratelimit_allow_rule(&limiter, "x", "a"));
@@ -658,6 +774,109 @@ static void a_failed_store_is_counted_by_the_rule_and_decided_by_the_policy(void
     CHECK_U64(found("a").allowed, 1);
     CHECK_U64(found("a").refused, 1);
     CHECK_U64(found("a").shadow_refused, 0);
+}
+
+/* Open for an interface, closed for logins, in one limiter. */
+static void a_rules_word_decides_while_the_store_fails(void)
+{
+    static const ratelimit_failure policies[] = {RATELIMIT_FAIL_OPEN, RATELIMIT_FAIL_CLOSED};
+    size_t p;
+    for (p = 0; p < COUNT(policies); p++) {
+        taken t;
+        fresh("login 5/m burst 10 closed\napi 1/s open\nother 1/s\nsoft 1/s shadow closed");
+        CHECK(ratelimit_allow_rule(&limiter, "x", "login"));
+        limiter.store = store_down(RATELIMIT_STORE_FAILED);
+        limiter.on_failure = policies[p];
+        t = take_under("login", "x", 1);
+        CHECK(!t.result.allowed && t.result.status == RATELIMIT_STORE_FAILED);
+        CHECK_U64(t.result.source, RATELIMIT_FROM_POLICY);
+        t = take_under("api", "x", 1);
+        CHECK(t.result.allowed && t.result.status == RATELIMIT_STORE_FAILED);
+        CHECK_U64(t.result.source, RATELIMIT_FROM_POLICY);
+        CHECK(take_under("other", "x", 1).result.allowed == (p == 0));
+        CHECK(take_under("soft", "x", 1).result.allowed);
+        CHECK_U64(found("login").failed, 1);
+        CHECK_U64(found("api").failed, 1);
+    }
+}
+
+static void a_rules_word_comes_before_a_local_bucket(void)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(16)];
+    ratelimit_table *local;
+    fresh("login 1/h closed\napi 1/h open\nother 1/h");
+    if (ratelimit_table_init(&local, memory, sizeof memory, NULL) != OK)
+        exit(2);
+    limiter.store = store_down(RATELIMIT_STORE_FAILED);
+    limiter.on_failure = RATELIMIT_FAIL_LOCAL;
+    limiter.fallback = ratelimit_table_store(local, clock_read, &now_ns);
+    CHECK(!ratelimit_allow_rule(&limiter, "x", "login"));
+    CHECK(ratelimit_allow_rule(&limiter, "x", "api"));
+    CHECK(ratelimit_allow_rule(&limiter, "x", "api"));
+    CHECK(ratelimit_allow_rule(&limiter, "x", "other"));
+    CHECK(!ratelimit_allow_rule(&limiter, "x", "other"));
+}
+
+static void an_event_whose_rules_differ_passes_only_if_all_let_it_through(void)
+{
+    ratelimit_rule_request of[2];
+    ratelimit_result res[2];
+    fresh("login 1/h closed\napi 1/h open\nother 1/h");
+    limiter.store = store_down(RATELIMIT_STORE_FAILED);
+    of[0] = under("api", "x", 1);
+    of[1] = under("login", "x", 1);
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK(!res[0].allowed && !res[1].allowed);
+    of[1] = under("other", "x", 1);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    limiter.on_failure = RATELIMIT_FAIL_CLOSED;
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    of[1] = under("api", "y", 1);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+}
+
+/* A cluster answered 500 to each event of several dimensions, whatever the policy. */
+static void a_store_that_cannot_take_all_or_none_is_a_store_that_fails(void)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(16)];
+    ratelimit_table *local;
+    ratelimit_rule_request of[2];
+    ratelimit_result res[2];
+    size_t i;
+    fresh("a 1/h\nb 1/h");
+    limiter.store = store_down(RATELIMIT_UNSUPPORTED);
+    of[0] = under("a", "x", 1);
+    of[1] = under("b", "x", 1);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    for (i = 0; i < 2; i++) {
+        CHECK_U64(res[i].status, RATELIMIT_UNSUPPORTED);
+        CHECK_U64(res[i].source, RATELIMIT_FROM_POLICY);
+        CHECK_U64(ratelimit_http_status(&res[i]), 200);
+    }
+    limiter.on_failure = RATELIMIT_FAIL_CLOSED;
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(res[1].status, RATELIMIT_UNSUPPORTED);
+    CHECK_U64(ratelimit_http_status(&res[1]), 503);
+    CHECK(load("a 1/h open\nb 1/h open") == OK);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK(load("a 1/h\nb 1/h") == OK);
+    if (ratelimit_table_init(&local, memory, sizeof memory, NULL) != OK)
+        exit(2);
+    limiter.on_failure = RATELIMIT_FAIL_LOCAL;
+    limiter.fallback = ratelimit_table_store(local, clock_read, &now_ns);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(res[0].status, RATELIMIT_UNSUPPORTED);
+    CHECK_U64(ratelimit_http_status(&res[0]), 429);
+    CHECK_U64(found("a").failed, 5);
+    /* what the store cannot do for one request is a mistake in the program, as before */
+    limiter.on_failure = RATELIMIT_FAIL_OPEN;
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 1));
+    CHECK_U64(ratelimit_http_status(&res[0]), 500);
+    CHECK(load("a 1/h window\nb 1/h window") == OK);
+    of[0].request.op = of[1].request.op = RATELIMIT_REFUND;
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(ratelimit_http_status(&res[0]), 500);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -673,21 +892,24 @@ static void *decide_all_the_time(void *self)
     crew *c = (crew *)self;
     uint32_t passed = 0, asked = 0, torn = 0;
     while (!__atomic_load_n(&c->stop, __ATOMIC_ACQUIRE)) {
-        ratelimit_rule_request a = under("keep", "ann", 1), b;
+        ratelimit_rule_request a = under("keep", "ann", 1);
+        ratelimit_result res;
         ratelimit_rule rule;
         size_t i;
-        passed += ratelimit_take_rules(&limiter, &a, 1, NULL);
+        passed += ratelimit_take_rules(&limiter, &a, &res, &rule, 1);
         asked++;
-        torn += a.limit.tokens != 1000 || strcmp(a.name, "keep") != 0;
-        b = under("turn", "ann", 1);
-        (void)ratelimit_take_rules(&limiter, &b, 1, NULL);
-        torn += b.limit.tokens != 7 && b.limit.tokens != 8;
-        torn += b.limit.burst != b.limit.tokens * 3;
-        b = under("own", "acme", 1);
-        (void)ratelimit_take_rules(&limiter, &b, 1, NULL);
-        torn += b.own ? b.limit.tokens != 55 || b.limit.burst != 55 : b.limit.tokens != 5;
+        torn += rule.limit.tokens != 1000 || strcmp(rule.name, "keep") != 0;
+        a = under("turn", "ann", 1);
+        (void)ratelimit_take_rules(&limiter, &a, &res, &rule, 1);
+        torn += rule.limit.tokens != 7 && rule.limit.tokens != 8;
+        torn += rule.limit.burst != rule.limit.tokens * 3;
+        a = under("own", "acme", 1);
+        (void)ratelimit_take_rules(&limiter, &a, &res, &rule, 1);
+        torn += rule.name[3] ? rule.limit.tokens != 55 || rule.limit.burst != 55
+                             : rule.limit.tokens != 5;
+        torn += rule.limit.scope != ratelimit_scope("own", 3);
         for (i = 0; i < 4 && ratelimit_rules_at(rules, i, &rule); i++)
-            torn += rule.limit.tokens == 0;
+            torn += rule.limit.tokens == 0 || !rule.name[0];
     }
     __atomic_fetch_add(&c->passed, passed, __ATOMIC_ACQ_REL);
     __atomic_fetch_add(&c->asked, asked, __ATOMIC_ACQ_REL);
@@ -699,55 +921,14 @@ static void *load_all_the_time(void *self)
 {
     static const char *const texts[] = {
         "turn 7/h burst 21\nkeep 1000/h\nown 5/h\n",
-        "own 5/h\na 1/h\nb 1/h\nc 1/h\nkeep 1000/h\nturn 8/h burst 24\n",
+        "own 5/h\nown|acme 55/h\na 1/h\nb 1/h\nc 1/h\nkeep 1000/h\nturn 8/h burst 24\n",
         "keep 1000/h\nturn 9/h\nown 5/h\nbroken",
     };
-    static const ratelimit_limit own = RATELIMIT_LIMIT(55, HOUR, 55);
     int i, turns = SHORT ? 1500 : 10000;
     (void)self;
-    for (i = 0; i < turns; i++) {
+    for (i = 0; i < turns; i++)
         CHECK(load(texts[i % 3]) == (i % 3 == 2 ? RATELIMIT_SYNTAX : OK));
-        CHECK(ratelimit_rules_own(rules, "own", "acme", 4, i % 2 ? &own : NULL) == OK);
-    }
     return NULL;
-}
-
-#if RATELIMIT_PRIV_ATOMIC
-static void *load_once(void *self)
-{
-    CHECK(load("new 2/h") == OK);
-    __atomic_store_n((uint32_t *)self, 1, __ATOMIC_RELEASE);
-    return NULL;
-}
-#endif
-
-/* A reader that came before a load, and one that came while it went on. */
-static void a_load_waits_for_look_ups_under_way_and_leaves_their_rules_alone(void)
-{
-#if RATELIMIT_PRIV_ATOMIC
-    uint32_t side, late_side, turn, late_turn, done = 0, place;
-    ratelimit_priv_names old;
-    pthread_t loader;
-    int i;
-    fresh("old 1/h");
-    turn = ratelimit_priv_enter(rules, &side);
-    old = ratelimit_priv_names_of(rules, side, 0);
-    CHECK(pthread_create(&loader, NULL, load_once, &done) == 0);
-    while ((ratelimit_priv_read32(&rules->side) & 1) == side)
-        sched_yield();
-    late_turn = ratelimit_priv_enter(rules, &late_side);
-    CHECK(late_side != side);
-    CHECK_TEXT(found("new").name, "new");
-    for (i = 0; i < 2000; i++) {
-        sched_yield();
-        CHECK(ratelimit_priv_seek(&old, "old", 3, &place) != NULL);
-        CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
-    }
-    ratelimit_priv_leave(rules, late_turn);
-    ratelimit_priv_leave(rules, turn);
-    pthread_join(loader, NULL);
-    CHECK_U64(done, 1);
-#endif
 }
 
 static void rules_are_replaced_under_deciders_without_a_token_too_many(void)
@@ -769,54 +950,68 @@ static void rules_are_replaced_under_deciders_without_a_token_too_many(void)
     CHECK_U64(c.torn, 0);
     CHECK_U64(c.passed, c.asked < 1000 ? c.asked : 1000);
     CHECK(c.asked > 100);
-#if RATELIMIT_PRIV_ATOMIC64
+#if RATELIMIT_PRIV_CAN64
     CHECK_U64(found("keep").allowed, c.passed);
     CHECK_U64(found("keep").refused, c.asked - c.passed);
 #endif
 }
 
+#if RATELIMIT_PRIV_CAN
+static void *load_once(void *self)
+{
+    CHECK(load("new 2/h") == OK);
+    __atomic_store_n((uint32_t *)self, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+#endif
+
+/* The lock is held, as if a loader were at work or had died there. */
+static void a_loader_that_died_stops_no_decision_and_no_later_load(void)
+{
+#if RATELIMIT_PRIV_CAN
+    uint32_t done = 0;
+    pthread_t loader;
+    fresh("old 100/h");
+    rules->writer |= 1;
+    CHECK(pthread_create(&loader, NULL, load_once, &done) == 0);
+    while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
+        ratelimit_rule rule;
+        CHECK(ratelimit_rules_at(rules, 0, &rule)); /* the one or the other, at once */
+        sched_yield();
+    }
+    pthread_join(loader, NULL);
+    CHECK_TEXT(found("new").name, "new");
+    CHECK(!(rules->writer & 1));
+#endif
+}
+
+/* It was only slow: it must not change what another loaded meanwhile. */
+static void a_loader_that_lost_its_place_gives_up(void)
+{
+#if RATELIMIT_PRIV_CAN
+    ratelimit_priv_loading slow;
+    ratelimit_priv_rule rule;
+    uint32_t word;
+    fresh("old 100/h");
+    memset(&slow, 0, sizeof slow);
+    memset(&rule, 0, sizeof rule);
+    slow.rules = rules;
+    slow.word = ratelimit_priv_lock_rules(rules);
+    slow.version = rules->version;
+    slow.side = (slow.version & 1) ^ 1;
+    slow.line = "late 1/h";
+    CHECK(load("new 2/h") == OK); /* waits until it counts as dead */
+    word = rules->writer;
+    memcpy(rule.rule.name, "late", 4);
+    CHECK(ratelimit_priv_add_rule(&slow, slow.line, &rule) == RATELIMIT_BUSY);
+    CHECK_U64(rules->writer, word);
+    CHECK_TEXT(found("new").name, "new");
+    CHECK_TEXT(found("late").name, "(none)");
+    CHECK(load("newer 2/h") == OK);
+#endif
+}
+
 /* ---- keys ------------------------------------------------------------------------------------ */
-
-static void no_two_pairs_make_the_same_key(void)
-{
-    static const char *const parts[] = {"",  "a",    "|",      "a|",      "|a",   "a|b",
-                                        "b", "\x01", "a|\x01", "a|b\x01", "\x02", "|\x01"};
-    unsigned char one[64], two[64];
-    size_t i, j, k, m;
-    for (i = 0; i < COUNT(parts); i++)
-        for (j = 0; j < COUNT(parts); j++)
-            for (k = 0; k < COUNT(parts); k++)
-                for (m = 0; m < COUNT(parts); m++) {
-                    size_t a = ratelimit_key_join(parts[i], strlen(parts[i]), parts[j],
-                                                  strlen(parts[j]), one, sizeof one);
-                    size_t b = ratelimit_key_join(parts[k], strlen(parts[k]), parts[m],
-                                                  strlen(parts[m]), two, sizeof two);
-                    CHECK((a == b && memcmp(one, two, a) == 0) == (i == k && j == m));
-                }
-}
-
-static void long_parts_make_keys_of_their_own_too(void)
-{
-    static unsigned char all[700], one[1500], two[1500];
-    size_t cut, len, first;
-    memset(all, 0, sizeof all);
-    for (cut = 1; cut < sizeof all; cut += 6) { /* all the ways to cut the same bytes in two */
-        first = ratelimit_key_join(all, cut, all + cut, sizeof all - cut, one, sizeof one);
-        len =
-            ratelimit_key_join(all, cut - 1, all + cut - 1, sizeof all - cut + 1, two, sizeof two);
-        CHECK(first != len || memcmp(one, two, len) != 0);
-        CHECK_U64(first, sizeof all + 1 + (cut < 255 ? 1 : 9));
-    }
-    for (len = 0; len < 6; len++) { /* 1 + 1 + 3 + 1 = 6 bytes */
-        unsigned char *buf = walled(len);
-        memset(buf, 0x55, len);
-        CHECK_U64(ratelimit_key_join("a", 1, "bcd", 3, buf, len), 6);
-        for (first = 0; first < len; first++)
-            CHECK(buf[first] == 0x55);
-    }
-    CHECK(ratelimit_key_join("a", 1, "bcd", 3, walled(6), 6) == 6);
-    CHECK(ratelimit_key_join("a", 1, "bcd", 3, NULL, 0) == 6);
-}
 
 /* The system's own reader is the oracle. */
 static void check_address(const char *text)
@@ -1009,28 +1204,36 @@ int main(int argc, char **argv)
     RUN(ten_thousand_rules_fit_if_there_is_room_and_one_more_does_not);
     RUN(any_text_is_taken_or_refused_with_a_place_in_it);
     RUN(memory_a_byte_too_small_is_refused_and_the_rest_is_used_to_the_last);
+    RUN(a_name_with_the_scope_of_another_is_refused);
     RUN(a_name_is_looked_up_whole_then_before_its_first_bar_then_as_default);
     RUN(allow_rule_takes_the_rule_from_its_name_or_from_the_resource);
+    RUN(allow_rule_n_takes_n_or_none);
     RUN(what_finds_no_rule_is_refused);
-    RUN(a_key_that_is_too_long_is_refused_not_cut);
+    RUN(a_key_may_be_as_long_as_it_likes);
     RUN(one_key_under_two_rules_has_two_buckets);
+    RUN(one_key_under_two_rules_of_one_limit_has_two_buckets);
     RUN(a_rule_that_changes_keeps_its_buckets_and_what_was_spent);
+    RUN(counters_outlive_loads_that_fail_and_rules_that_move);
     RUN(a_shadow_rule_counts_but_refuses_nobody);
     RUN(windows_and_unlimited_rules_work_as_their_limits_do);
-    RUN(a_key_has_the_limit_that_was_set_for_it_before_its_rules);
-    RUN(own_limits_outlive_a_load_and_a_rule_that_is_gone_for_a_while);
-    RUN(own_limits_come_and_go_in_any_order);
-    RUN(own_refuses_what_it_cannot_keep);
+    RUN(a_key_has_a_limit_of_its_own_before_its_rules);
+    RUN(a_key_that_gets_a_limit_of_its_own_keeps_what_it_had_spent);
+    RUN(a_rule_with_a_bar_is_found_before_its_head);
+    RUN(keys_of_any_bytes_find_no_limit_of_another_key);
+    RUN(a_name_with_its_key_above_63_bytes_has_no_limit_of_its_own);
     RUN(dimensions_are_taken_all_or_none_and_say_which_refused_for_how_long);
     RUN(the_longest_wait_binds_among_several_that_refuse);
     RUN(a_shadow_dimension_neither_refuses_nor_is_charged_for_a_refused_event);
     RUN(the_same_bucket_twice_in_one_event_is_charged_twice_or_not_at_all);
     RUN(eight_dimensions_fit_and_nine_are_a_bad_argument);
     RUN(a_failed_store_is_counted_by_the_rule_and_decided_by_the_policy);
-    RUN_THREADED(a_load_waits_for_look_ups_under_way_and_leaves_their_rules_alone);
+    RUN(a_rules_word_decides_while_the_store_fails);
+    RUN(a_rules_word_comes_before_a_local_bucket);
+    RUN(an_event_whose_rules_differ_passes_only_if_all_let_it_through);
+    RUN(a_store_that_cannot_take_all_or_none_is_a_store_that_fails);
     RUN_THREADED(rules_are_replaced_under_deciders_without_a_token_too_many);
-    RUN(no_two_pairs_make_the_same_key);
-    RUN(long_parts_make_keys_of_their_own_too);
+    RUN_THREADED(a_loader_that_died_stops_no_decision_and_no_later_load);
+    RUN_THREADED(a_loader_that_lost_its_place_gives_up);
     RUN(addresses_are_read_as_the_system_reads_them);
     RUN(random_addresses_are_read_as_the_system_reads_them);
     RUN(addresses_of_one_network_have_one_key_and_others_another);

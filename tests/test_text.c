@@ -1,5 +1,5 @@
 /* test_text.c - what is written for others: HTTP fields, statuses of other protocols, metrics; the
- * keys refused most; the log helper; ticks that wrap.
+ * texts of statuses; scopes of names; the log helper.
  *
  *     cc -std=c99 -O2 -I. -Itests tests/test_text.c -lpthread
  */
@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static unsigned long long log_now(void);
 #define RATELIMIT_LOG_NOW log_now()
@@ -33,7 +34,7 @@ static ratelimit_result refused(uint64_t retry_ns)
     ratelimit_result res;
     memset(&res, 0, sizeof res);
     res.status = RATELIMIT_DENIED;
-    res.limit = 10;
+    res.burst = 10;
     res.retry_after_ns = retry_ns;
     res.reset_after_ns = 60 * SEC;
     return res;
@@ -106,32 +107,77 @@ static void whole_seconds_are_not_made_one_more(void)
                "X-RateLimit-Limit: 16\r\nX-RateLimit-Remaining: 15\r\nX-RateLimit-Reset: 2\r\n");
 }
 
-static void the_drafts_fields_say_burst_the_time_it_takes_and_what_is_left(void)
+/* q tokens come back in w seconds: that was wrong for limits faster than one token a second. */
+static void the_drafts_policy_is_the_rate_in_whole_seconds(void)
 {
     static const struct {
         ratelimit_limit limit;
         const char *policy;
     } rows[] = {
-        {RATELIMIT_LIMIT(10, SEC, 20), "20;w=2"},
-        {RATELIMIT_LIMIT(100, MINUTE, 100), "100;w=60"},
-        {RATELIMIT_LIMIT(7, SEC, 7), "7;w=1"},
-        {RATELIMIT_LIMIT(7, SEC, 8), "8;w=2"},
-        {RATELIMIT_LIMIT(1000, SEC, 1), "1;w=1"},
-        {RATELIMIT_WINDOW(1000, DAY), "1000;w=86400"},
-        {RATELIMIT_WINDOW(3, 1500 * MS), "3;w=2"},
-        {RATELIMIT_LIMIT(1000000007, SEC, 5), "5;w=1"}, /* made anew at each call */
+        {RATELIMIT_LIMIT(10, SEC, 20), "q=20;w=2"},
+        {RATELIMIT_LIMIT(5, MINUTE, 10), "q=10;w=120"},
+        {RATELIMIT_LIMIT(100, MINUTE, 100), "q=100;w=60"},
+        {RATELIMIT_LIMIT(7, SEC, 7), "q=7;w=1"},
+        {RATELIMIT_LIMIT(7, SEC, 8), "q=14;w=2"},
+        {RATELIMIT_LIMIT(1000, SEC, 1), "q=1000;w=1"},
+        {RATELIMIT_LIMIT(1, 10 * SEC, 1), "q=1;w=10"},
+        {RATELIMIT_LIMIT(1000000007, SEC, 5),
+         "q=1000000000;w=1"}, /* rounded, see RATELIMIT_LIMIT */
+        {RATELIMIT_LIMIT(16000000000, SEC, 7), "q=16000000000;w=1"},
+        {RATELIMIT_WINDOW(1000, DAY), "q=1000;w=86400"},
+        {RATELIMIT_WINDOW(3, 1500 * MS), "q=4;w=2"},
+        {RATELIMIT_WINDOW(3, 100 * MS), "q=30;w=1"},
     };
     size_t i;
     for (i = 0; i < COUNT(rows); i++) {
         ratelimit_bucket b = {0, 0};
         ratelimit_result res;
         char want[120];
-        CHECK(ratelimit_bucket_take(&b, &rows[i].limit, rows[i].limit.burst, 0, &res));
-        sprintf(want,
-                "RateLimit-Policy: \"default\";q=%s\r\n"
-                "RateLimit: \"default\";r=0;t=%s\r\n",
-                rows[i].policy, strchr(rows[i].policy, '=') + 1);
-        CHECK_TEXT(fields(&res, &rows[i].limit, RATELIMIT_HTTP_DRAFT), want);
+        const char *text;
+        CHECK(ratelimit_bucket_take(&b, &rows[i].limit, 1, 0, &res));
+        sprintf(want, "RateLimit-Policy: \"default\";%s\r\nRateLimit: ", rows[i].policy);
+        text = fields(&res, &rows[i].limit, RATELIMIT_HTTP_DRAFT);
+        CHECK_TEXT(strncmp(text, want, strlen(want)) == 0 ? want : text, want);
+    }
+}
+
+/* It was the time until the bucket is full. */
+static void the_drafts_t_is_the_time_until_one_token_more(void)
+{
+    static const struct {
+        ratelimit_limit limit;
+        uint64_t n, at_ns;
+        const char *state;
+    } rows[] = {
+        {RATELIMIT_LIMIT(1, 10 * SEC, 6), 1, 0, "r=5;t=10"},
+        {RATELIMIT_LIMIT(1, 10 * SEC, 6), 6, 0, "r=0;t=10"},
+        {RATELIMIT_LIMIT(1, 10 * SEC, 6), 6, 5 * SEC, "r=0;t=5"},
+        {RATELIMIT_LIMIT(1, 10 * SEC, 6), 6, 9999 * MS, "r=0;t=1"},
+        {RATELIMIT_LIMIT(1, 10 * SEC, 6), 6, 10 * SEC, "r=1;t=10"},
+        {RATELIMIT_LIMIT(1, 10 * SEC, 6), 6, 59 * SEC, "r=5;t=1"},
+        {RATELIMIT_LIMIT(1, 10 * SEC, 6), 6, 60 * SEC, "r=6;t=0"}, /* full: there is no more */
+        {RATELIMIT_LIMIT(3, 10 * SEC, 3), 2, 0, "r=1;t=4"},
+        {RATELIMIT_LIMIT(3, 10 * SEC, 3), 3, 3333333333,
+         "r=0;t=1"}, /* a third of a ns is missing */
+        {RATELIMIT_LIMIT(3, 10 * SEC, 3), 3, 3333333334, "r=1;t=4"},
+        {RATELIMIT_LIMIT(1000, SEC, 500), 500, 0, "r=0;t=1"},
+        {RATELIMIT_WINDOW(5, 10 * SEC), 2, 3 * SEC, "r=3;t=7"},
+        {RATELIMIT_WINDOW(5, 10 * SEC), 5, 3 * SEC, "r=0;t=7"},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        bool window = rows[i].limit.tokens == 5;
+        ratelimit_bucket b = {0, 0};
+        ratelimit_request peek = request(NULL, &rows[i].limit, 1);
+        ratelimit_result res;
+        char want[60];
+        CHECK(ratelimit_bucket_take(&b, &rows[i].limit, rows[i].n, 0, NULL));
+        peek.op = RATELIMIT_PEEK;
+        (void)ratelimit_bucket_decide(&b, &peek, window ? 3 * SEC : rows[i].at_ns, &res);
+        res.allowed = true; /* as a take before would have answered */
+        res.status = OK;
+        sprintf(want, "RateLimit: \"default\";%s\r\n", rows[i].state);
+        CHECK_TEXT(strstr(fields(&res, &rows[i].limit, RATELIMIT_HTTP_DRAFT), "RateLimit: "), want);
     }
 }
 
@@ -143,10 +189,219 @@ static void on_a_refusal_the_drafts_t_is_retry_after(void)
                "RateLimit-Policy: \"default\";q=10;w=60\r\nRateLimit: \"default\";r=0;t=2\r\n"
                "Retry-After: 2\r\n");
     CHECK_TEXT(fields(&res, NULL, RATELIMIT_HTTP_DRAFT), "RateLimit: \"default\";r=0;t=2\r\n");
-    res.allowed = true; /* by shadow */
-    CHECK_TEXT(fields(&res, NULL, RATELIMIT_HTTP_DRAFT | RATELIMIT_HTTP_RETRY_AFTER),
-               "RateLimit: \"default\";r=0;t=60\r\n");
 }
+
+/* It had the time until the bucket is full, as if that helped. */
+static void what_never_passes_has_no_t_and_no_retry_after(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(10, MINUTE, 10);
+    ratelimit_bucket b = {0, 0};
+    ratelimit_result res;
+    CHECK(ratelimit_bucket_take(&b, &limit, 4, 0, NULL));
+    CHECK(!ratelimit_bucket_take(&b, &limit, 11, 0, &res));
+    CHECK_TEXT(fields(&res, &limit, RATELIMIT_HTTP_DRAFT | RATELIMIT_HTTP_RETRY_AFTER),
+               "RateLimit-Policy: \"default\";q=10;w=60\r\nRateLimit: \"default\";r=6\r\n");
+}
+
+/* Without the limit nobody knows how long one token takes. */
+static void without_the_limit_t_is_left_out_unless_refused(void)
+{
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(10, MINUTE, 10);
+    ratelimit_bucket b = {0, 0};
+    ratelimit_result res;
+    CHECK(ratelimit_bucket_take(&b, &limit, 4, 0, &res));
+    CHECK_TEXT(fields(&res, NULL, RATELIMIT_HTTP_DRAFT), "RateLimit: \"default\";r=6\r\n");
+}
+
+/* Remaining 0 and t in an answer of 200 gave the shadow away; so does a limit while the store
+   fails. */
+static void what_was_allowed_by_shadow_or_policy_says_nothing(void)
+{
+    static const ratelimit_status statuses[] = {RATELIMIT_DENIED, RATELIMIT_NEVER,
+                                                RATELIMIT_TIMEOUT, RATELIMIT_STORE_FAILED};
+    static const ratelimit_limit limit = RATELIMIT_LIMIT(10, MINUTE, 10);
+    size_t i;
+    for (i = 0; i < COUNT(statuses); i++) {
+        ratelimit_result res = refused(1900 * MS);
+        res.allowed = true;
+        res.status = statuses[i];
+        CHECK_TEXT(fields(&res, &limit, RATELIMIT_HTTP_ALL), "");
+    }
+}
+
+/* ---- HTTP, several rules --------------------------------------------------------------------- */
+
+static unsigned char table_memory[RATELIMIT_TABLE_BYTES(64)];
+static unsigned char rules_memory[RATELIMIT_RULES_BYTES(8)];
+static ratelimit_table *table;
+static ratelimit_limiter limiter;
+
+static void fresh(const char *text)
+{
+    ratelimit_table_options options;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    now_ns = 100 * SEC;
+    memset(&limiter, 0, sizeof limiter);
+    if (ratelimit_table_init(&table, table_memory, sizeof table_memory, &options) != OK ||
+        ratelimit_rules_init(&limiter.rules, rules_memory, sizeof rules_memory, 8) != OK ||
+        ratelimit_rules_load(limiter.rules, text, strlen(text), NULL) != OK ||
+        ratelimit_init(&limiter, ratelimit_table_store(table, clock_read, &now_ns)) != OK)
+        exit(2);
+}
+
+/* One take of one token under each of these rules (up to a NULL), all or none. */
+static const char *rule_fields(const char *const *names, const void *partition, size_t bytes,
+                               unsigned sets)
+{
+    static char text[4096];
+    ratelimit_rule_request of[8];
+    ratelimit_result res[8];
+    ratelimit_rule rule[8];
+    size_t count;
+    for (count = 0; names[count]; count++) {
+        of[count].rule = names[count];
+        of[count].request = request("x", NULL, 1);
+    }
+    (void)ratelimit_take_rules(&limiter, of, res, rule, count);
+    CHECK_U64(
+        ratelimit_http_rule_fields(res, rule, count, partition, bytes, sets, text, sizeof text),
+        strlen(text));
+    return text;
+}
+
+static void several_rules_are_listed_by_their_names(void)
+{
+    static const char *const both[] = {"user", "address", NULL};
+    fresh("user 10/s\naddress 2/m");
+    CHECK_TEXT(rule_fields(both, NULL, 0, RATELIMIT_HTTP_ALL),
+               "X-RateLimit-Limit: 2\r\nX-RateLimit-Remaining: 1\r\nX-RateLimit-Reset: 30\r\n"
+               "RateLimit-Policy: \"user\";q=10;w=1, \"address\";q=2;w=60\r\n"
+               "RateLimit: \"user\";r=9;t=1, \"address\";r=1;t=30\r\n");
+    (void)rule_fields(both, NULL, 0, RATELIMIT_HTTP_ALL);
+    CHECK_TEXT(rule_fields(both, NULL, 0, RATELIMIT_HTTP_ALL),
+               "X-RateLimit-Limit: 2\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 60\r\n"
+               "RateLimit-Policy: \"user\";q=10;w=1, \"address\";q=2;w=60\r\n"
+               "RateLimit: \"user\";r=8;t=1, \"address\";r=0;t=30\r\n"
+               "Retry-After: 30\r\n");
+}
+
+static void a_partition_is_a_byte_sequence_in_each_item(void)
+{
+    static const struct {
+        const char *bytes, *text;
+    } rows[] = {{"", ""},
+                {"f", ";pk=:Zg==:"},
+                {"fo", ";pk=:Zm8=:"},
+                {"foo", ";pk=:Zm9v:"},
+                {"foobar", ";pk=:Zm9vYmFy:"},
+                {"\xff\xfe\xfd\xfc", ";pk=://79/A==:"}};
+    static const char *const both[] = {"a", "b", NULL};
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        char want[200];
+        fresh("a 10/s\nb 2/m");
+        sprintf(want,
+                "RateLimit-Policy: \"a\";q=10;w=1%s, \"b\";q=2;w=60%s\r\n"
+                "RateLimit: \"a\";r=9;t=1%s, \"b\";r=1;t=30%s\r\n",
+                rows[i].text, rows[i].text, rows[i].text, rows[i].text);
+        CHECK_TEXT(rule_fields(both, rows[i].bytes, strlen(rows[i].bytes), RATELIMIT_HTTP_DRAFT),
+                   want);
+    }
+}
+
+static void names_are_strings_of_structured_fields(void)
+{
+    static const char *const odd[] = {"a\"b\\c%d", "\xC3\xA9", NULL};
+    fresh("a\"b\\c%d 1/s\n\xC3\xA9 1/s");
+    CHECK_TEXT(rule_fields(odd, NULL, 0, RATELIMIT_HTTP_DRAFT),
+               "RateLimit-Policy: \"a\\\"b\\\\c%25d\";q=1;w=1, \"%C3%A9\";q=1;w=1\r\n"
+               "RateLimit: \"a\\\"b\\\\c%25d\";r=0;t=1, \"%C3%A9\";r=0;t=1\r\n");
+}
+
+/* A policy must be there once. */
+static void a_rule_found_twice_is_listed_once_as_it_binds(void)
+{
+    static const char *const two[] = {"nothing", "nowhere", "one", NULL};
+    ratelimit_rule_request first = {"default", RATELIMIT_REQUEST("y", 1, NULL, 3)};
+    ratelimit_rule_request of[2];
+    ratelimit_result res[2];
+    ratelimit_rule rule[2];
+    char text[400];
+    fresh("one 9/s\ndefault 5/m");
+    CHECK_TEXT(rule_fields(two, NULL, 0, RATELIMIT_HTTP_DRAFT),
+               "RateLimit-Policy: \"default\";q=5;w=60, \"one\";q=9;w=1\r\n"
+               "RateLimit: \"default\";r=3;t=12, \"one\";r=8;t=1\r\n");
+    CHECK(ratelimit_take_rules(&limiter, &first, res, NULL, 1)); /* y has less than x */
+    of[0].rule = of[1].rule = "default";
+    of[0].request = request("x", NULL, 1);
+    of[1].request = request("y", NULL, 1);
+    CHECK(ratelimit_take_rules(&limiter, of, res, rule, 2));
+    ratelimit_http_rule_fields(res, rule, 2, NULL, 0, RATELIMIT_HTTP_DRAFT, text, sizeof text);
+    CHECK_TEXT(text, "RateLimit-Policy: \"default\";q=5;w=60\r\n"
+                     "RateLimit: \"default\";r=1;t=12\r\n");
+}
+
+static void shadow_rules_and_unlimited_ones_are_not_listed(void)
+{
+    static const char *const all[] = {"soft", "hard", "free", NULL};
+    static const char *const only[] = {"soft", "free", NULL};
+    int i;
+    fresh("soft 2/h shadow\nhard 3/h\nfree unlimited");
+    for (i = 2; i >= 0; i--) {
+        char want[200];
+        sprintf(want,
+                "X-RateLimit-Limit: 3\r\nX-RateLimit-Remaining: %d\r\nX-RateLimit-Reset: %d\r\n"
+                "RateLimit-Policy: \"hard\";q=3;w=3600\r\nRateLimit: \"hard\";r=%d;t=1200\r\n",
+                i, 1200 * (3 - i), i);
+        CHECK_TEXT(rule_fields(all, NULL, 0, RATELIMIT_HTTP_ALL), want);
+    }
+    CHECK_TEXT(rule_fields(all, NULL, 0, RATELIMIT_HTTP_RETRY_AFTER), "Retry-After: 1200\r\n");
+    CHECK_TEXT(rule_fields(only, NULL, 0, RATELIMIT_HTTP_ALL), "");
+    limiter.shadow = true; /* the whole limiter: what it would refuse is not there either */
+    CHECK_TEXT(rule_fields(all, NULL, 0, RATELIMIT_HTTP_ALL), "");
+}
+
+static void what_is_no_rule_has_no_fields(void)
+{
+    static const char *const names[] = {"nothing", NULL};
+    ratelimit_result res = refused(SEC);
+    char text[10] = "x";
+    fresh("a 1/s");
+    CHECK_TEXT(rule_fields(names, NULL, 0, RATELIMIT_HTTP_ALL), "");
+    CHECK_U64(ratelimit_http_rule_fields(&res, NULL, 1, NULL, 0, RATELIMIT_HTTP_ALL, text, 10), 0);
+    CHECK_TEXT(text, "");
+    CHECK_U64(ratelimit_http_rule_fields(NULL, NULL, 1, NULL, 0, RATELIMIT_HTTP_ALL, NULL, 0), 0);
+}
+
+static void many_long_names_fit_in_what_is_promised(void)
+{
+    enum { RULES = 8, BYTES = 512 * (RULES + 1) + 3 * RULES * 100 };
+    ratelimit_result res[RULES];
+    ratelimit_rule rule[RULES];
+    char partition[100];
+    size_t i, len;
+    memset(res, 0, sizeof res);
+    memset(rule, 0, sizeof rule);
+    memset(partition, 0xFF, sizeof partition);
+    for (i = 0; i < RULES; i++) {
+        memset(rule[i].name, 0xFF, RATELIMIT_RULE_NAME_BYTES - 1);
+        rule[i].name[0] = (char)(1 + i);
+        rule[i].limit =
+            ratelimit_limit_make(UINT64_C(1) << 62, UINT64_C(1) << 62, UINT64_C(1) << 62);
+        res[i].status = RATELIMIT_DENIED;
+        res[i].burst = res[i].remaining = UINT64_MAX - 1;
+        res[i].reset_after_ns = res[i].retry_after_ns = UINT64_MAX - 1;
+    }
+    len = ratelimit_http_rule_fields(res, rule, RULES, partition, sizeof partition,
+                                     RATELIMIT_HTTP_ALL, NULL, 0);
+    CHECK(len < BYTES && len > BYTES - 1200);
+    len = ratelimit_http_rule_fields(res, rule, 1, partition, sizeof partition, RATELIMIT_HTTP_ALL,
+                                     NULL, 0);
+    CHECK(len < 512 * 2 + 3 * 100);
+}
+
+/* ---- HTTP, whatever the result --------------------------------------------------------------- */
 
 static void what_has_no_numbers_has_no_fields(void)
 {
@@ -173,12 +428,12 @@ static void fields_fit_or_are_not_written_whatever_the_size(void)
     ratelimit_limit limit;
     ratelimit_result res;
     char whole[400];
-    size_t len, bytes, i;
+    size_t len, bytes;
     memset(&res, 0, sizeof res);
     limit = ratelimit_limit_make(UINT64_C(1) << 62, UINT64_C(1) << 62, UINT64_C(1) << 62);
     CHECK(ratelimit_limit_check(&limit) == OK);
     res.status = RATELIMIT_DENIED;
-    res.limit = res.remaining = res.reset_after_ns = res.retry_after_ns = UINT64_MAX - 1;
+    res.burst = res.remaining = res.reset_after_ns = res.retry_after_ns = UINT64_MAX - 1;
     len = ratelimit_http_fields(&res, &limit, RATELIMIT_HTTP_ALL, whole, sizeof whole);
     CHECK(len == strlen(whole) && len < RATELIMIT_HTTP_FIELDS_BYTES);
     CHECK(strstr(whole, "r=999999999999999;") != NULL);
@@ -189,13 +444,10 @@ static void fields_fit_or_are_not_written_whatever_the_size(void)
         char *buf = (char *)walled(bytes);
         memset(buf, 'x', bytes);
         CHECK_U64(ratelimit_http_fields(&res, &limit, RATELIMIT_HTTP_ALL, buf, bytes), len);
-        if (bytes > len) {
+        if (bytes > len)
             CHECK_TEXT(buf, whole);
-            continue;
-        }
-        CHECK(!bytes || !buf[0]);
-        for (i = 1; i < bytes; i++)
-            CHECK(buf[i] == 'x');
+        else
+            CHECK(!bytes || !buf[0]);
     }
 }
 
@@ -218,6 +470,7 @@ static void the_limit_that_binds_is_the_longest_wait_or_the_least_remaining(void
     res[2].status = RATELIMIT_DENIED;
     res[2].retry_after_ns = 5;
     res[0].retry_after_ns = 9; /* would have passed */
+    res[0].status = res[1].status = RATELIMIT_SKIPPED;
     CHECK_U64(ratelimit_binding(res, 3), 2);
     res[1].status = RATELIMIT_NEVER;
     res[1].retry_after_ns = FOREVER;
@@ -232,19 +485,13 @@ static void each_status_has_its_http_and_grpc_status(void)
         ratelimit_status status;
         int http, grpc;
     } rows[] = {
-        {RATELIMIT_DENIED, 429, 8},
-        {RATELIMIT_NEVER, 429, 8},
-        {RATELIMIT_TIMEOUT, 429, 8},
-        {RATELIMIT_BUSY, 429, 8},
-        {RATELIMIT_OK, 429, 8}, /* of a batch that another refused */
-        {RATELIMIT_STORE_FAILED, 503, 14},
-        {RATELIMIT_FULL, 503, 14},
-        {RATELIMIT_CANCELED, 503, 14},
-        {RATELIMIT_BAD_KEY, 500, 13},
-        {RATELIMIT_BAD_LIMIT, 500, 13},
-        {RATELIMIT_BAD_COUNT, 500, 13},
-        {RATELIMIT_BAD_ARGUMENT, 500, 13},
-        {RATELIMIT_UNSUPPORTED, 500, 13},
+        {RATELIMIT_DENIED, 429, 8},        {RATELIMIT_NEVER, 429, 8},
+        {RATELIMIT_TIMEOUT, 429, 8},       {RATELIMIT_BUSY, 429, 8},
+        {RATELIMIT_SKIPPED, 429, 8}, /* of a batch that another refused */
+        {RATELIMIT_STORE_FAILED, 503, 14}, {RATELIMIT_FULL, 503, 14},
+        {RATELIMIT_CANCELED, 503, 14},     {RATELIMIT_BAD_KEY, 500, 13},
+        {RATELIMIT_BAD_LIMIT, 500, 13},    {RATELIMIT_BAD_COUNT, 500, 13},
+        {RATELIMIT_BAD_ARGUMENT, 500, 13}, {RATELIMIT_UNSUPPORTED, 500, 13},
     };
     size_t i;
     for (i = 0; i < COUNT(rows); i++) {
@@ -261,16 +508,11 @@ static void each_status_has_its_http_and_grpc_status(void)
     CHECK_U64(ratelimit_grpc_status(NULL), 13);
 }
 
-static unsigned char table_memory[RATELIMIT_TABLE_BYTES(64)];
-static unsigned char rules_memory[RATELIMIT_RULES_BYTES(4, 0)];
-static ratelimit_table *table;
-static ratelimit_limiter limiter;
-
-static void nobody_decides(void *self, const ratelimit_request *req, ratelimit_result *res,
-                           size_t count, ratelimit_mode mode)
+static void nobody_decides(const ratelimit_store *store, const ratelimit_request *req,
+                           ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     size_t i;
-    (void)self, (void)req, (void)mode;
+    (void)store, (void)req, (void)mode;
     memset(res, 0, count * sizeof *res);
     for (i = 0; i < count; i++)
         res[i].status = RATELIMIT_STORE_FAILED;
@@ -295,7 +537,7 @@ static void a_refusal_by_a_local_bucket_is_a_limits_although_the_store_failed(vo
     if (ratelimit_table_init(&local, memory, sizeof memory, NULL) != OK)
         exit(2);
     limiter.fallback = ratelimit_table_store(local, clock_read, &now_ns);
-    if (ratelimit_init(&limiter, (ratelimit_store){0, nobody_decides, 0, 0, 0, 0}) != OK)
+    if (ratelimit_init(&limiter, (ratelimit_store){0, nobody_decides, 0, 0, 0}) != OK)
         exit(2);
     for (round = 0; round < 2; round++) {
         CHECK(ratelimit_take(&limiter, &q, &res) == (round == 0));
@@ -304,25 +546,12 @@ static void a_refusal_by_a_local_bucket_is_a_limits_although_the_store_failed(vo
         CHECK_U64(ratelimit_grpc_status(&res), round ? 8 : 0);
     }
     limiter.fallback.decide = nobody_decides; /* fails, too */
-    limiter.fallback.decide_at = NULL;
     CHECK(!ratelimit_take(&limiter, &q, &res));
     CHECK_U64(ratelimit_http_status(&res), 503);
     CHECK_U64(ratelimit_grpc_status(&res), 14);
 }
 
 /* ---- metrics --------------------------------------------------------------------------------- */
-
-static void fresh(const char *text)
-{
-    ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0};
-    now_ns = 100 * SEC;
-    memset(&limiter, 0, sizeof limiter);
-    if (ratelimit_table_init(&table, table_memory, sizeof table_memory, &options) != OK ||
-        ratelimit_rules_init(&limiter.rules, rules_memory, sizeof rules_memory, 4, 0) != OK ||
-        ratelimit_rules_load(limiter.rules, text, strlen(text), NULL) != OK ||
-        ratelimit_init(&limiter, ratelimit_table_store(table, clock_read, &now_ns)) != OK)
-        exit(2);
-}
 
 static void metrics_are_the_counters_in_prometheus_text(void)
 {
@@ -349,7 +578,7 @@ static void metrics_are_the_counters_in_prometheus_text(void)
     CHECK(!ratelimit_allow_rule(&limiter, "x", "a\"\\b"));
     CHECK(ratelimit_allow_rule(&limiter, "x", "soft"));
     CHECK(ratelimit_allow_rule(&limiter, "x", "soft"));
-    len = ratelimit_metrics(&limiter, table, now_ns, text, sizeof text);
+    len = ratelimit_metrics(&limiter, table, now_ns, NULL, text, sizeof text);
     CHECK_U64(len, strlen(text));
     for (i = 0; i < COUNT(lines); i++)
         CHECK_TEXT(strstr(text, lines[i]) ? lines[i] : "not there", lines[i]);
@@ -363,7 +592,7 @@ static void metrics_are_well_formed_and_each_family_stands_together(void)
     char *line, *save = text;
     int samples = 0;
     fresh("a 1/h\nb 1/h\nc unlimited");
-    (void)ratelimit_metrics(&limiter, table, now_ns, text, sizeof text);
+    (void)ratelimit_metrics(&limiter, table, now_ns, NULL, text, sizeof text);
     while (*save) {
         line = save;
         save = strchr(line, '\n');
@@ -393,12 +622,11 @@ static void metrics_of_a_limiter_before_a_tier_are_those_of_the_tier_too(void)
         "# TYPE ratelimit_tier_decisions_total counter\n"
         "ratelimit_tier_decisions_total{by=\"store\"} 1\n"
         "ratelimit_tier_decisions_total{by=\"lease\"} 0\n"
-        "ratelimit_tier_decisions_total{by=\"refusal cache\"} 2\n"
+        "ratelimit_tier_decisions_total{by=\"refusal_cache\"} 2\n"
         "ratelimit_tier_decisions_total{by=\"fallback\"} 0\n"
-        "ratelimit_tier_decisions_total{by=\"nobody\"} 2\n",
-        "# TYPE ratelimit_tier_calls_total counter\nratelimit_tier_calls_total 2\n",
-        "ratelimit_tier_failures_total 1\n",
-        "ratelimit_tier_outages_total 1\n",
+        "ratelimit_tier_decisions_total{by=\"policy\"} 2\n",
+        "# TYPE ratelimit_tier_calls_total counter\nratelimit_tier_calls_total 3\n",
+        "ratelimit_tier_failures_total 2\n",
     };
     static unsigned char tier_memory[RATELIMIT_TABLE_BYTES(64)];
     static char text[8192];
@@ -416,14 +644,99 @@ static void metrics_of_a_limiter_before_a_tier_are_those_of_the_tier_too(void)
     CHECK(ratelimit_allow(&limiter, "x", &once));
     CHECK(!ratelimit_allow(&limiter, "x", &once));
     CHECK(!ratelimit_allow(&limiter, "x", &once));
-    tier.store.decide_at = NULL;
     tier.store.decide = nobody_decides;
     CHECK(ratelimit_allow(&limiter, "y", &once)); /* the store fails */
-    CHECK(ratelimit_allow(&limiter, "y", &once)); /* and is left alone */
-    len = ratelimit_metrics(&limiter, table, now_ns, text, sizeof text);
+    CHECK(ratelimit_allow(&limiter, "z", &once)); /* and again: each request for itself */
+    len = ratelimit_metrics(&limiter, table, now_ns, NULL, text, sizeof text);
     CHECK_U64(len, strlen(text));
     for (i = 0; i < COUNT(lines); i++)
+        CHECK_TEXT(strstr(text, lines[i]) ? lines[i] : "not there", lines[i]);
+}
+
+/* Each worker counts for itself; a label tells them apart. */
+static void labels_are_in_each_sample(void)
+{
+    static const char *const lines[] = {
+        "\nratelimit_allowed_total{instance=\"3\",zone=\"b\"} 1\n",
+        "\nratelimit_table_keys{instance=\"3\",zone=\"b\"} 1\n",
+        "\nratelimit_rule_allowed_total{rule=\"a\",instance=\"3\",zone=\"b\"} 1\n",
+    };
+    static char text[8192];
+    size_t i, samples = 0, labelled = 0;
+    const char *at;
+    fresh("a 1/h\nb 1/h");
+    CHECK(ratelimit_allow_rule(&limiter, "x", "a"));
+    (void)ratelimit_metrics(&limiter, table, now_ns, "instance=\"3\",zone=\"b\"", text,
+                            sizeof text);
+    for (i = 0; i < COUNT(lines); i++)
         CHECK_TEXT(strstr(text, lines[i]) ? lines[i] : text, lines[i]);
+    for (at = text; *at; at = strchr(at, '\n') + 1) {
+        samples += *at != '#';
+        labelled += *at != '#' && strstr(at, "instance=\"3\",zone=\"b\"} ") < strchr(at, '\n');
+    }
+    CHECK_U64(samples, 5 + 6 + 4 * 2);
+    CHECK_U64(labelled, samples);
+}
+
+/* HELP is a sentence; no label has a blank in it. */
+static void help_is_a_sentence_and_labels_have_no_blanks(void)
+{
+    static char text[8192];
+    const char *at, *end;
+    fresh("a 1/h");
+    (void)ratelimit_metrics(&limiter, table, now_ns, NULL, text, sizeof text);
+    for (at = text; *at; at = end + 1) {
+        end = strchr(at, '\n');
+        if (strncmp(at, "# HELP ", 7) == 0) {
+            const char *help = strchr(at + 7, ' ') + 1;
+            CHECK(*help >= 'A' && *help <= 'Z' && end[-1] == '.' && end - help > 12);
+        } else if (*at != '#') {
+            CHECK(strchr(at, ' ') == (const char *)memchr(at, ' ', (size_t)(end - at)) &&
+                  !memchr(strchr(at, ' ') + 1, ' ', (size_t)(end - strchr(at, ' ') - 1)));
+        }
+    }
+}
+
+/* A load in the middle of the page: no rule twice, none of the old ones beside new ones. */
+typedef struct loading {
+    ratelimit_rules *rules;
+    uint32_t stop;
+} loading;
+
+static void *load_in_turns(void *self)
+{
+    static const char *const texts[] = {"a 1/h\nb 1/h\nc 1/h", "c 1/h\nd 1/h\ne 1/h\na 1/h"};
+    loading *w = (loading *)self;
+    size_t i;
+    for (i = 0; !__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE); i++) {
+        CHECK(ratelimit_rules_load(w->rules, texts[i % 2], strlen(texts[i % 2]), NULL) == OK);
+        usleep(50);
+    }
+    return NULL;
+}
+
+static void metrics_show_the_rules_of_one_text(void)
+{
+    static char text[16384];
+    pthread_t thread;
+    loading w;
+    int i;
+    fresh("a 1/h\nb 1/h\nc 1/h");
+    w.rules = limiter.rules;
+    w.stop = 0;
+    CHECK(pthread_create(&thread, NULL, load_in_turns, &w) == 0);
+    for (i = 0; i < (SHORT ? 500 : 3000); i++) {
+        const char *at;
+        int rules = 0, b, d;
+        (void)ratelimit_metrics(&limiter, NULL, 0, NULL, text, sizeof text);
+        for (at = text; (at = strstr(at, "{rule=")) != NULL; at++)
+            rules++;
+        b = strstr(text, "{rule=\"b\"}") != NULL;
+        d = strstr(text, "{rule=\"d\"}") != NULL;
+        CHECK(b != d && rules == (b ? 4 * 3 : 4 * 4));
+    }
+    __atomic_store_n(&w.stop, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
 }
 
 static void metrics_fit_or_are_empty_whatever_the_size(void)
@@ -432,154 +745,63 @@ static void metrics_fit_or_are_empty_whatever_the_size(void)
     char *room = (char *)walled(sizeof whole);
     size_t len, bytes;
     fresh("a 1/h");
-    len = ratelimit_metrics(&limiter, table, now_ns, whole, sizeof whole);
+    len = ratelimit_metrics(&limiter, table, now_ns, NULL, whole, sizeof whole);
     for (bytes = 0; bytes <= len + 2; bytes++) {
         char *buf = room + sizeof whole - bytes; /* ends at the wall */
         memset(buf, 'x', bytes);
-        CHECK_U64(ratelimit_metrics(&limiter, table, now_ns, buf, bytes), len);
+        CHECK_U64(ratelimit_metrics(&limiter, table, now_ns, NULL, buf, bytes), len);
         if (bytes > len)
             CHECK_TEXT(buf, whole);
         else
             CHECK(!bytes || !buf[0]);
     }
-    CHECK_U64(ratelimit_metrics(&limiter, table, now_ns, NULL, 99), len);
-    CHECK_U64(ratelimit_metrics(NULL, NULL, 0, whole, sizeof whole), 0);
+    CHECK_U64(ratelimit_metrics(&limiter, table, now_ns, NULL, NULL, 99), len);
+    CHECK_U64(ratelimit_metrics(NULL, NULL, 0, "a=\"b\"", whole, sizeof whole), 0);
     CHECK_TEXT(whole, "");
 }
 
-/* ---- the keys refused most ------------------------------------------------------------------- */
+/* ---- statuses and scopes --------------------------------------------------------------------- */
 
-static void refuse(ratelimit_top *top, const char *key)
+static void each_status_has_a_text_of_its_own(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, SEC, 1);
-    ratelimit_request req = request(key, &limit, 1);
-    ratelimit_result res = refused(SEC);
-    ratelimit_top_hook(top, &req, &res);
-}
-
-static void the_limiters_hook_feeds_the_top(void)
-{
-    static const ratelimit_limit one = RATELIMIT_LIMIT(1, HOUR, 1);
-    ratelimit_top_entry entries[3], out[5];
-    ratelimit_top top;
-    int i;
-    memset(entries, 0, sizeof entries);
-    memset(&top, 0, sizeof top);
-    top.entries = entries;
-    top.count = COUNT(entries);
-    fresh("");
-    limiter.hook = ratelimit_top_hook;
-    limiter.hook_self = &top;
-    CHECK_U64(ratelimit_top_read(&top, out, COUNT(out)), 0);
-    for (i = 0; i < 6; i++)
-        (void)ratelimit_allow(&limiter, "bob", &one);
-    for (i = 0; i < 3; i++)
-        (void)ratelimit_allow(&limiter, "ann", &one);
-    (void)ratelimit_allow(&limiter, "eve", &one); /* never refused */
-    (void)ratelimit_allow(&limiter, "eve", NULL); /* not by a limit */
-    CHECK_U64(ratelimit_top_read(&top, out, COUNT(out)), 2);
-    CHECK(out[0].refused == 5 && out[0].error == 0 && out[0].key_len == 3);
-    CHECK(memcmp(out[0].key, "bob", 4) == 0);
-    CHECK(out[1].refused == 2 && memcmp(out[1].key, "ann", 4) == 0);
-    CHECK_U64(ratelimit_top_read(&top, out, 1), 1);
-    CHECK(memcmp(out[0].key, "bob", 4) == 0);
-    limiter.shadow = true;
-    CHECK(ratelimit_allow(&limiter, "ann", &one));
-    (void)ratelimit_top_read(&top, out, COUNT(out));
-    CHECK_U64(out[1].refused, 3);
-}
-
-static void long_keys_with_one_beginning_are_told_apart(void)
-{
-    static char a[100], b[100];
-    ratelimit_top_entry entries[4], out[4];
-    ratelimit_top top;
-    memset(entries, 0, sizeof entries);
-    memset(&top, 0, sizeof top);
-    top.entries = entries;
-    top.count = COUNT(entries);
-    memset(a, 'k', sizeof a - 1);
-    memset(b, 'k', sizeof b - 2);
-    b[sizeof b - 2] = 'l';
-    refuse(&top, a);
-    refuse(&top, b);
-    refuse(&top, b);
-    CHECK_U64(ratelimit_top_read(&top, out, 4), 2);
-    CHECK(out[0].refused == 2 && out[1].refused == 1 && out[0].key_len == 99);
-    CHECK(memcmp(out[0].key, a, sizeof out[0].key) == 0);
-}
-
-/* Against exact counts: error bounds what is too much, N / count the error, and no key with more
- * than that is lost. */
-static void the_tops_errors_are_within_their_bound(void)
-{
-    enum { KEYS = 400, PLACES = 16 };
-    static uint64_t exact[KEYS];
-    ratelimit_top_entry entries[PLACES], out[PLACES];
-    ratelimit_top top;
-    uint64_t total = 20000, i, n, found = 0;
-    size_t k;
-    check_seed(4);
-    memset(entries, 0, sizeof entries);
-    memset(&top, 0, sizeof top);
-    top.entries = entries;
-    top.count = PLACES;
-    for (i = 0; i < total; i++) {
-        char key[8];
-        k = (size_t)(check_below(3) ? check_below(5) * check_below(5) : check_below(KEYS));
-        exact[k]++;
-        sprintf(key, "%u", (unsigned)k);
-        refuse(&top, key);
-    }
-    n = ratelimit_top_read(&top, out, PLACES);
-    CHECK_U64(n, PLACES);
-    for (i = 0; i < n; i++) {
-        uint64_t real = exact[atoi((const char *)out[i].key)];
-        CHECK(out[i].refused >= real && out[i].refused - out[i].error <= real);
-        CHECK(out[i].error <= total / PLACES);
-        CHECK(i == 0 || out[i - 1].refused >= out[i].refused);
-        found += real > total / PLACES;
-    }
-    for (k = 0; k < KEYS; k++)
-        found -= exact[k] > total / PLACES;
-    CHECK_U64(found, 0);
-}
-
-static void *refuse_many(void *self)
-{
-    int i;
-    for (i = 0; i < 2000; i++)
-        refuse((ratelimit_top *)self, i % 4 ? "most" : "some");
-    return NULL;
-}
-
-static void the_top_counts_each_refusal_of_many_threads(void)
-{
-    ratelimit_top_entry entries[4], out[4];
-    ratelimit_top top;
-    pthread_t thread[4];
+    static const struct {
+        ratelimit_status status;
+        const char *text;
+    } rows[] = {{RATELIMIT_OK, "ok"},
+                {RATELIMIT_DENIED, "denied"},
+                {RATELIMIT_NEVER, "never"},
+                {RATELIMIT_SKIPPED, "skipped"},
+                {RATELIMIT_FULL, "full"},
+                {RATELIMIT_TIMEOUT, "timeout"},
+                {RATELIMIT_CANCELED, "canceled"},
+                {RATELIMIT_BAD_KEY, "bad key"},
+                {RATELIMIT_BAD_LIMIT, "bad limit"},
+                {RATELIMIT_BAD_COUNT, "bad count"},
+                {RATELIMIT_BAD_ARGUMENT, "bad argument"},
+                {RATELIMIT_SYNTAX, "syntax"},
+                {RATELIMIT_NO_MEMORY, "not enough memory"},
+                {RATELIMIT_STORE_FAILED, "store failed"},
+                {RATELIMIT_UNSUPPORTED, "unsupported"},
+                {RATELIMIT_BUSY, "busy"},
+                {RATELIMIT_LOST, "lost"}};
     size_t i;
-    memset(entries, 0, sizeof entries);
-    memset(&top, 0, sizeof top);
-    top.entries = entries;
-    top.count = COUNT(entries);
-    for (i = 0; i < COUNT(thread); i++)
-        CHECK(pthread_create(&thread[i], NULL, refuse_many, &top) == 0);
-    for (i = 0; i < COUNT(thread); i++)
-        pthread_join(thread[i], NULL);
-    CHECK_U64(ratelimit_top_read(&top, out, 4), 2);
-    CHECK(out[0].refused == 6000 && out[1].refused == 2000);
+    CHECK_U64(COUNT(rows), RATELIMIT_LOST + 1);
+    for (i = 0; i < COUNT(rows); i++) {
+        const char *text = ratelimit_status_text(rows[i].status);
+        CHECK(strncmp(text, rows[i].text, strlen(rows[i].text)) == 0);
+    }
+    CHECK_TEXT(ratelimit_status_text((ratelimit_status)(RATELIMIT_LOST + 1)), "unknown status");
+    CHECK_TEXT(ratelimit_status_text((ratelimit_status)-1), "unknown status");
 }
 
-static void a_top_without_room_counts_nothing(void)
+/* It is part of names in databases: the same everywhere, for ever. */
+static void a_scope_of_a_name_is_fnv_1a(void)
 {
-    ratelimit_top top;
-    ratelimit_top_entry out;
-    memset(&top, 0, sizeof top);
-    refuse(&top, "ann");
-    refuse(NULL, "ann");
-    CHECK_U64(ratelimit_top_read(&top, &out, 1), 0);
-    CHECK_U64(ratelimit_top_read(NULL, &out, 1), 0);
+    CHECK_U64(ratelimit_scope("", 0), 0x811c9dc5u);
+    CHECK_U64(ratelimit_scope("a", 1), 0xe40c292cu);
+    CHECK_U64(ratelimit_scope("foobar", 6), 0xbf9cf968u);
+    CHECK_U64(ratelimit_scope("\xff", 1), (0x811c9dc5u ^ 0xffu) * 0x01000193u);
+    CHECK_U64(ratelimit_scope(NULL, 6), 0x811c9dc5u);
 }
 
 /* ---- log ------------------------------------------------------------------------------------- */
@@ -641,74 +863,6 @@ static void no_held_back_message_of_many_threads_is_lost_or_told_twice(void)
     CHECK_U64(sum[0] + sum[1] + sum[2] + sum[3] + shared_log.missed, 4 * 3000);
 }
 
-/* ---- ticks ----------------------------------------------------------------------------------- */
-
-/* B12 (b) */
-static void ticks_that_wrap_go_on(void)
-{
-    ratelimit_ticks t = {0, 0, 0};
-    uint64_t before = ratelimit_ticks_ns(&t, 0xFFFFFFF0u, 32, 1000), after;
-    after = ratelimit_ticks_ns(&t, 0x00000010u, 32, 1000);
-    CHECK_U64(before, UINT64_C(0xFFFFFFF0) * MS);
-    CHECK_U64(after - before, 32 * MS);
-}
-
-static void counters_of_any_width_wrap_in_either_direction(void)
-{
-    unsigned bits;
-    for (bits = 1; bits <= 32; bits++) {
-        uint32_t mask = UINT32_MAX >> (32 - bits), part = mask / 2 + 1;
-        ratelimit_ticks up = {0, 0, 0}, down = {0, 0, 0};
-        uint64_t total = 0;
-        int i;
-        for (i = 0; i < 20; i++) {
-            uint32_t counter;
-            total += part;
-            counter = (0u - (uint32_t)total) & mask;
-            CHECK_U64(ratelimit_ticks_ns(&up, (uint32_t)total & mask, bits, SEC), total);
-            CHECK_U64(ratelimit_ticks_ns(&down, 0u - counter, bits, SEC), total);
-        }
-    }
-}
-
-/* Each of the readings lies where 128-bit arithmetic puts the sum of all ticks so far, for 500
- * years. */
-static void ticks_are_exact_for_500_years_at_any_frequency(void)
-{
-    static const uint64_t frequencies[] = {
-        1, 3, 1000, 32768, 999983, 12000000, 1000000007, 4294967295u, UINT64_C(1) << 62};
-    const uint64_t end_ns = UINT64_C(500) * 365 * DAY;
-    size_t f;
-    for (f = 0; f < COUNT(frequencies); f++) {
-        uint64_t hz = frequencies[f], turn_ns, whole = 0, ns = 0;
-        ratelimit_ticks t = {0, 0, 0};
-        /* Turns of 2^31 ticks, then the remembered time set ahead to the last of them. */
-        turn_ns = hz > UINT64_C(1) << 32 ? 0 : ratelimit_ticks_to_ns(UINT64_C(1) << 31, hz);
-        for (whole = 1; whole <= 1000; whole++) {
-            uint64_t want = ratelimit_ticks_to_ns(whole << 31, hz);
-            if (want > end_ns)
-                break;
-            ns = ratelimit_ticks_ns(&t, (uint32_t)(whole << 31), 32, hz);
-            CHECK_U64(ns, want);
-            CHECK(ns >= (whole - 1) * turn_ns);
-        }
-        t.ns = end_ns;
-        ns = ratelimit_ticks_ns(&t, t.last + 1, 32, hz);
-        CHECK(ns >= end_ns && ns - end_ns <= SEC / hz + 1);
-    }
-}
-
-static void ticks_out_of_range_are_for_ever(void)
-{
-    ratelimit_ticks t = {7, 0, 0};
-    CHECK_U64(ratelimit_ticks_ns(&t, 1, 0, 1000), FOREVER);
-    CHECK_U64(ratelimit_ticks_ns(&t, 1, 33, 1000), FOREVER);
-    CHECK_U64(ratelimit_ticks_ns(&t, 1, 32, 0), FOREVER);
-    CHECK_U64(ratelimit_ticks_ns(&t, 1, 32, (UINT64_C(1) << 62) + 1), FOREVER);
-    CHECK_U64(ratelimit_ticks_ns(NULL, 1, 32, 1000), FOREVER);
-    CHECK_U64(t.ns, 7);
-}
-
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -716,8 +870,19 @@ int main(int argc, char **argv)
     RUN(fields_are_in_seconds);
     RUN(a_value_of_0_is_a_value);
     RUN(whole_seconds_are_not_made_one_more);
-    RUN(the_drafts_fields_say_burst_the_time_it_takes_and_what_is_left);
+    RUN(the_drafts_policy_is_the_rate_in_whole_seconds);
+    RUN(the_drafts_t_is_the_time_until_one_token_more);
     RUN(on_a_refusal_the_drafts_t_is_retry_after);
+    RUN(what_never_passes_has_no_t_and_no_retry_after);
+    RUN(without_the_limit_t_is_left_out_unless_refused);
+    RUN(what_was_allowed_by_shadow_or_policy_says_nothing);
+    RUN(several_rules_are_listed_by_their_names);
+    RUN(a_partition_is_a_byte_sequence_in_each_item);
+    RUN(names_are_strings_of_structured_fields);
+    RUN(a_rule_found_twice_is_listed_once_as_it_binds);
+    RUN(shadow_rules_and_unlimited_ones_are_not_listed);
+    RUN(what_is_no_rule_has_no_fields);
+    RUN(many_long_names_fit_in_what_is_promised);
     RUN(what_has_no_numbers_has_no_fields);
     RUN(fields_fit_or_are_not_written_whatever_the_size);
     RUN(the_limit_that_binds_is_the_longest_wait_or_the_least_remaining);
@@ -726,17 +891,13 @@ int main(int argc, char **argv)
     RUN(metrics_are_the_counters_in_prometheus_text);
     RUN(metrics_are_well_formed_and_each_family_stands_together);
     RUN(metrics_of_a_limiter_before_a_tier_are_those_of_the_tier_too);
+    RUN(labels_are_in_each_sample);
+    RUN(help_is_a_sentence_and_labels_have_no_blanks);
+    RUN_THREADED(metrics_show_the_rules_of_one_text);
     RUN(metrics_fit_or_are_empty_whatever_the_size);
-    RUN(the_limiters_hook_feeds_the_top);
-    RUN(long_keys_with_one_beginning_are_told_apart);
-    RUN(the_tops_errors_are_within_their_bound);
-    RUN_THREADED(the_top_counts_each_refusal_of_many_threads);
-    RUN(a_top_without_room_counts_nothing);
+    RUN(each_status_has_a_text_of_its_own);
+    RUN(a_scope_of_a_name_is_fnv_1a);
     RUN(a_log_place_passes_its_limit_and_tells_what_it_held_back);
     RUN_THREADED(no_held_back_message_of_many_threads_is_lost_or_told_twice);
-    RUN(ticks_that_wrap_go_on);
-    RUN(counters_of_any_width_wrap_in_either_direction);
-    RUN(ticks_are_exact_for_500_years_at_any_frequency);
-    RUN(ticks_out_of_range_are_for_ever);
     return check_end();
 }

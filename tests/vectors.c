@@ -1,6 +1,7 @@
 /* vectors.c - runs tests/vectors on the model and on every engine of ratelimit.h.
  *
- *     vectors                 words: only cases whose "ENGINE: SENTENCE" or file has one
+ *     vectors                 words: only cases whose "ENGINE: SENTENCE" or file has one, as
+ *                             "model:"
  *     vectors --write         writes what the model says into the files; asks no engine
  *
  * The folder is tests/vectors, or VECTORS in the environment. */
@@ -15,7 +16,7 @@
 /* ---- the model as an engine ------------------------------------------------------------------ */
 
 typedef struct model_map {
-    char name[ENGINE_KEYS][ENGINE_KEY_BYTES];
+    char name[ENGINE_KEYS][2 * VECTOR_TEXT_BYTES];
     model_key key[ENGINE_KEYS];
     size_t count;
 } model_map;
@@ -27,23 +28,28 @@ static void model_map_reset(void *self)
     memset(self, 0, sizeof(model_map));
 }
 
-static model_key *model_map_find(model_map *map, const ratelimit_request *req)
+/* Of a key and a scope. */
+static model_key *model_map_find(model_map *map, const char *key, const char *scope)
 {
+    char name[sizeof map->name[0]];
     size_t i;
+    snprintf(name, sizeof name, "%s, scope %s", key, scope);
     for (i = 0; i < map->count; i++)
-        if (strcmp(map->name[i], (const char *)req->key) == 0)
+        if (strcmp(map->name[i], name) == 0)
             return &map->key[i];
     if (map->count == ENGINE_KEYS)
         exit(2);
-    snprintf(map->name[map->count], ENGINE_KEY_BYTES, "%s", (const char *)req->key);
+    strcpy(map->name[map->count], name);
     return &map->key[map->count++];
 }
 
 static void model_map_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                              ratelimit_result *res)
 {
-    model_decide(model_map_find((model_map *)self, req), &vector_asked->model_limit, req, now_ns,
-                 res);
+    const vector_line *line = vector_asked;
+    bool about = line->about_remaining || line->about_retry || line->about_reset;
+    model_decide(model_map_find((model_map *)self, line->key, line->scope), &line->model_limit, req,
+                 now_ns, about, res);
 }
 
 static engine model_engine(void)

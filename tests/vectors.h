@@ -3,26 +3,31 @@
  *
  * A file is lines of text; what follows a # is a comment.
  *
- *     case SENTENCE    starts afresh: all keys full, no limit; the sentence says what is right
- *     limit TEXT       for the lines below, as ratelimit_limit_parse reads it; "bad": a zeroed one
+ *     case SENTENCE    starts a new test: all keys full, no limit; the sentence says what is right
+ *     limit TEXT [scope N]  for the lines below, as ratelimit_limit_parse reads it; "bad": a zeroed
+ *                      one. Limits of one scope share a key's bucket: to change the limit is to
+ *                      write another. Scope 1 if not said; "own" is the scope of the limit's
+ *                      numbers
  *     TIME OP N KEY -> STATUS REMAINING RETRY_AFTER RESET_AFTER [taken N] [wait TIME]
  *     FROM..TO/EACH OP N KEY -> allowed N
  *
  * TIME     sums such as 0, 100ms, 1s-1ns, 2h+3ns+1; units as in limits, none is ns; "forever" is
  *          UINT64_MAX
- * OP       take, take_up_to, peek, reserve, charge, refund, block, reset
- * N        tokens; N:TIME gives max_wait_ns too, for reserve and block
+ * OP       take, take_up_to, peek, reserve, charge, refund, cancel, block, reset
+ * N        tokens; N:TIME gives max_wait_ns too, for reserve, cancel and block
  * STATUS   in small letters: ok, denied, never, timeout, bad_limit, bad_count, bad_argument,
  *          unsupported
  * taken    if not said: n for take, reserve, charge and refund that are ok, else 0
  * wait     wait_ns; 0 if not said
+ * ~        before REMAINING, RETRY_AFTER or RESET_AFTER: to one part in 50,000
  *
- * allowed must be true just for ok, and limit the burst (0 after bad_ and unsupported). The second
- * form asks every EACH from FROM to TO inclusive, and counts what was allowed.
+ * allowed must be true just for ok, and burst the limit's (0 after bad_ and unsupported). The
+ * second form asks every EACH from FROM to TO inclusive, and counts what was allowed.
  *
- * Every case runs three times, its times moved: as written; from 10^9 s on; and so that its last
- * request is at UINT64_MAX. If it has fixed windows the moves are rounded down to whole periods.
- * What is right may not depend on it.
+ * Every case runs four times, its times moved: as written; from 10^9 s on; so that its last request
+ * is at UINT64_MAX; and so that half of it is behind UINT64_MAX, where times are small again. If it
+ * has fixed windows the moves are rounded down to whole periods, and there is no fourth. What is
+ * right may not depend on it.
  */
 #ifndef VECTORS_H
 #define VECTORS_H
@@ -40,10 +45,12 @@ typedef struct vector_line {
     int number; /* in the file */
     ratelimit_limit limit;
     model_limit model_limit;
+    char scope[VECTOR_TEXT_BYTES];  /* "7", or the numbers of the limit that it is the own one of */
     uint64_t at_ns, to_ns, each_ns; /* each_ns 0: one request */
     ratelimit_request req;          /* without key and limit */
     char key[ENGINE_KEY_BYTES];
     ratelimit_result want;
+    bool about_remaining, about_retry, about_reset;
     uint64_t want_allowed; /* of many requests */
 } vector_line;
 
@@ -62,9 +69,9 @@ typedef struct vector_set {
     size_t count;
 } vector_set;
 
-static const char *const vector_files[] = {"take.txt",    "fractions.txt", "window.txt",
-                                           "reserve.txt", "give.txt",      "change.txt",
-                                           "clock.txt",   "extremes.txt"};
+static const char *const vector_files[] = {
+    "take.txt",  "fractions.txt", "window.txt", "reserve.txt", "cancel.txt",  "give.txt",
+    "block.txt", "change.txt",    "scope.txt",  "clock.txt",   "extremes.txt"};
 #define VECTOR_FILES (sizeof vector_files / sizeof vector_files[0])
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -74,19 +81,17 @@ typedef struct vector_word {
     int value;
 } vector_word;
 
-static const vector_word vector_ops[] = {{"take", RATELIMIT_TAKE},
-                                         {"take_up_to", RATELIMIT_TAKE_UP_TO},
-                                         {"peek", RATELIMIT_PEEK},
-                                         {"reserve", RATELIMIT_RESERVE},
-                                         {"charge", RATELIMIT_CHARGE},
-                                         {"refund", RATELIMIT_REFUND},
-                                         {"block", RATELIMIT_BLOCK},
-                                         {"reset", RATELIMIT_RESET},
-                                         {NULL, 0}};
+static const vector_word vector_ops[] = {
+    {"take", RATELIMIT_TAKE},     {"take_up_to", RATELIMIT_TAKE_UP_TO},
+    {"peek", RATELIMIT_PEEK},     {"reserve", RATELIMIT_RESERVE},
+    {"charge", RATELIMIT_CHARGE}, {"refund", RATELIMIT_REFUND},
+    {"cancel", RATELIMIT_CANCEL}, {"block", RATELIMIT_BLOCK},
+    {"reset", RATELIMIT_RESET},   {NULL, 0}};
 
 static const vector_word vector_statuses[] = {{"ok", RATELIMIT_OK},
                                               {"denied", RATELIMIT_DENIED},
                                               {"never", RATELIMIT_NEVER},
+                                              {"skipped", RATELIMIT_SKIPPED},
                                               {"full", RATELIMIT_FULL},
                                               {"timeout", RATELIMIT_TIMEOUT},
                                               {"bad_key", RATELIMIT_BAD_KEY},
@@ -260,6 +265,16 @@ static inline bool vector_read_request(const char **text, vector_line *line)
     return vector_read_time(word, &line->req.n) && vector_next(text, line->key, sizeof line->key);
 }
 
+/* A time, after a ~ one that need not be exact. */
+static inline bool vector_read_about(const char **text, uint64_t *value, bool *about)
+{
+    char word[VECTOR_TEXT_BYTES];
+    if (!vector_next(text, word, sizeof word))
+        return false;
+    *about = *word == '~';
+    return vector_read_time(word + *about, value);
+}
+
 static inline bool vector_read_want(const char *text, vector_line *line)
 {
     char word[VECTOR_TEXT_BYTES];
@@ -276,9 +291,9 @@ static inline bool vector_read_want(const char *text, vector_line *line)
     want->status = (ratelimit_status)status;
     want->allowed = want->status == RATELIMIT_OK;
     want->taken = vector_taken_by_rule(line);
-    if (!vector_next(&text, word, sizeof word) || !vector_read_time(word, &want->remaining) ||
-        !vector_next(&text, word, sizeof word) || !vector_read_time(word, &want->retry_after_ns) ||
-        !vector_next(&text, word, sizeof word) || !vector_read_time(word, &want->reset_after_ns))
+    if (!vector_read_about(&text, &want->remaining, &line->about_remaining) ||
+        !vector_read_about(&text, &want->retry_after_ns, &line->about_retry) ||
+        !vector_read_about(&text, &want->reset_after_ns, &line->about_reset))
         return false;
     while (vector_next(&text, word, sizeof word)) {
         uint64_t *field = strcmp(word, "taken") == 0  ? &want->taken
@@ -290,8 +305,8 @@ static inline bool vector_read_want(const char *text, vector_line *line)
     return true;
 }
 
-/* The limit in the result: the burst, but nothing after a mistake of the caller. */
-static inline uint64_t vector_want_limit(const vector_line *line)
+/* The burst in the result: the limit's, but 0 after a mistake of the caller. */
+static inline uint64_t vector_want_burst(const vector_line *line)
 {
     switch ((int)line->want.status) {
     case RATELIMIT_BAD_LIMIT:
@@ -305,13 +320,35 @@ static inline uint64_t vector_want_limit(const vector_line *line)
     }
 }
 
-static inline bool vector_read_limit(const char *text, vector_line *line)
+/* Cuts "scope N" off the end of text. */
+static inline void vector_read_scope(char *text, vector_line *line)
 {
+    char *scope = strstr(text, " scope ");
+    if (scope)
+        *scope = '\0';
+    snprintf(line->scope, sizeof line->scope, "%s", scope ? scope + 7 : "1");
+}
+
+static inline bool vector_read_limit(char *text, vector_line *line)
+{
+    uint64_t scope;
     memset(line, 0, sizeof *line);
+    vector_read_scope(text, line);
     if (strcmp(text, "bad") == 0)
         return true;
-    return ratelimit_limit_parse(&line->limit, text) == RATELIMIT_OK &&
-           model_limit_parse(&line->model_limit, text) && line->model_limit.kind != MODEL_BAD;
+    if (ratelimit_limit_parse(&line->limit, text) != RATELIMIT_OK ||
+        !model_limit_parse(&line->model_limit, text) || line->model_limit.kind == MODEL_BAD)
+        return false;
+    if (strcmp(line->scope, "own") == 0) {
+        snprintf(line->scope, sizeof line->scope, "own %" PRIu64 "/%" PRIu64 " %" PRIu64 " %d",
+                 line->limit.tokens, line->limit.per_ns, line->limit.burst,
+                 (int)line->model_limit.kind);
+        return true;
+    }
+    if (!vector_read_time(line->scope, &scope) || scope > UINT32_MAX)
+        return false;
+    line->limit.scope = (uint32_t)scope;
+    return true;
 }
 
 /* Moves keep windows in place only if they are whole periods of every window in the case. */
@@ -330,7 +367,7 @@ static inline void vector_add_line(vector_case *c, const vector_line *line)
     c->line = (vector_line *)vector_grow(c->line, c->count, sizeof *c->line);
     added = &c->line[c->count++];
     *added = *line;
-    added->want.limit = vector_want_limit(added);
+    added->want.burst = vector_want_burst(added);
     c->goes_back = c->goes_back || (c->count > 1 && added[-1].to_ns > added->at_ns);
     if (added->to_ns > c->last_ns)
         c->last_ns = added->to_ns;
@@ -439,6 +476,14 @@ static inline void vector_same(const vector_case *c, const vector_line *line, co
         printf("%s: %s is %" PRIu64 ", not %" PRIu64 "\n", where, field, got, want);
 }
 
+static inline void vector_near(const vector_case *c, const vector_line *line, const char *where,
+                               const char *field, uint64_t got, uint64_t want, bool about)
+{
+    uint64_t apart = got < want ? want - got : got - want;
+    if (!about || apart > want / 50000)
+        vector_same(c, line, where, field, got, want);
+}
+
 static inline void vector_check(const vector_case *c, const vector_line *line, const char *where,
                                 const ratelimit_result *got)
 {
@@ -448,11 +493,14 @@ static inline void vector_check(const vector_case *c, const vector_line *line, c
                vector_word_of(vector_statuses, (int)got->status),
                vector_word_of(vector_statuses, (int)want->status));
     vector_same(c, line, where, "allowed", got->allowed, want->allowed);
-    vector_same(c, line, where, "limit", got->limit, want->limit);
-    vector_same(c, line, where, "remaining", got->remaining, want->remaining);
+    vector_same(c, line, where, "burst", got->burst, want->burst);
     vector_same(c, line, where, "taken", got->taken, want->taken);
-    vector_same(c, line, where, "retry_after_ns", got->retry_after_ns, want->retry_after_ns);
-    vector_same(c, line, where, "reset_after_ns", got->reset_after_ns, want->reset_after_ns);
+    vector_near(c, line, where, "remaining", got->remaining, want->remaining,
+                line->about_remaining);
+    vector_near(c, line, where, "retry_after_ns", got->retry_after_ns, want->retry_after_ns,
+                line->about_retry);
+    vector_near(c, line, where, "reset_after_ns", got->reset_after_ns, want->reset_after_ns,
+                line->about_reset);
     vector_same(c, line, where, "wait_ns", got->wait_ns, want->wait_ns);
 }
 
@@ -518,7 +566,7 @@ static inline void vector_run_at(const engine *e, const vector_case *c, uint64_t
 /* Runs c on e from each of its bases, as one test. */
 static inline void vector_run(const engine *e, const vector_case *c)
 {
-    uint64_t bases[3], align = c->align_ns ? c->align_ns : UINT64_MAX;
+    uint64_t bases[4], align = c->align_ns ? c->align_ns : UINT64_MAX;
     char name[2 * VECTOR_TEXT_BYTES];
     size_t i, ran = 0;
     snprintf(name, sizeof name, "%s: %s", e->name, c->name);
@@ -527,9 +575,10 @@ static inline void vector_run(const engine *e, const vector_case *c)
     bases[0] = 0;
     bases[1] = VECTOR_FAR_NS <= UINT64_MAX - c->last_ns ? VECTOR_FAR_NS / align * align : 0;
     bases[2] = (UINT64_MAX - c->last_ns) / align * align;
+    bases[3] = c->align_ns == 1 ? UINT64_MAX - c->last_ns / 2 : 0;
     check_name = name;
     check_faults = 0;
-    for (i = 0; i < 3; i++) {
+    for (i = 0; i < 4; i++) {
         if ((i > 0 && bases[i] == 0) || !vector_can(e, c, bases[i]))
             continue;
         vector_run_at(e, c, bases[i]);

@@ -52,8 +52,9 @@ static inline void interrupts_back(uint32_t before)
 
 static uint64_t now_ns(void);
 
-#define RATELIMIT_LOCK(lock)   (*(lock) = interrupts_off())
-#define RATELIMIT_UNLOCK(lock) interrupts_back(*(lock))
+static uint32_t interrupts; /* what was on when the decision began */
+#define RATELIMIT_LOCK()   (interrupts = interrupts_off())
+#define RATELIMIT_UNLOCK() interrupts_back(interrupts)
 #define RATELIMIT_LOG_NOW      now_ns()
 #define RATELIMIT_NO_TEXT
 #define RATELIMIT_IMPLEMENTATION
@@ -191,12 +192,12 @@ static void pump(bool on)
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /* SysTick turns over every 0.34 s, and interrupts once per turn. That is not often enough to hand
-   its 24 bits to ratelimit_ticks_ns: a handler that is a little later than the last time would find
-   the counter where it was, and a whole turn is lost. So the handler counts turns, which makes the
-   24 bits 32; those the helper extends to 64, asked by the handler more than 200 times per turn of
-   the 32. */
+   its 24 bits to ratelimit_tick_clock_ns: a handler that is a little later than the last time would
+   find the counter where it was, and a whole turn is lost. So the handler counts turns, which makes
+   the 24 bits 32; those the helper extends to 64, asked by the handler more than 200 times per turn
+   of the 32. */
 static uint32_t turns;
-static ratelimit_ticks ticks;
+static ratelimit_tick_clock ticks;
 
 static uint64_t now_ns(void)
 {
@@ -207,7 +208,7 @@ static uint64_t now_ns(void)
         low = (0u - SYST_CVR) & 0xFFFFFF;
         high++;
     }
-    ns = ratelimit_ticks_ns(&ticks, high << 24 | low, 32, HZ);
+    ns = ratelimit_tick_clock_ns(&ticks, high << 24 | low, 32, HZ);
     interrupts_back(before);
     return ns;
 }

@@ -61,10 +61,10 @@ settings parse(int argc, char **argv)
 void make_limiter(ratelimit_limiter *limiter, const std::string &limit)
 {
     static unsigned char table_memory[RATELIMIT_TABLE_BYTES(100)];
-    static unsigned char rules_memory[RATELIMIT_RULES_BYTES(10, 0)];
+    static unsigned char rules_memory[RATELIMIT_RULES_BYTES(10)];
     ratelimit_table *table = nullptr;
     std::string text = "default " + limit;
-    if (ratelimit_rules_init(&limiter->rules, rules_memory, sizeof rules_memory, 10, 0) ||
+    if (ratelimit_rules_init(&limiter->rules, rules_memory, sizeof rules_memory, 10) ||
         ratelimit_table_init(&table, table_memory, sizeof table_memory, nullptr) ||
         ratelimit_init(limiter, ratelimit_table_store(table, nullptr, nullptr)))
         fail("the limiter can't be set up");

@@ -167,15 +167,12 @@ inline std::string key_of(const server_options &options, const grpc::ServerConte
 inline ratelimit_result take(ratelimit_limiter *limiter, const char *method, const std::string &key,
                              ratelimit_op op, uint64_t max_wait_ns)
 {
-    ratelimit_rule_request asked{};
-    asked.rule = method;
-    asked.request.key = key.data();
-    asked.request.key_len = key.size();
-    asked.request.n = 1;
+    ratelimit_rule_request asked{method, RATELIMIT_REQUEST(key.data(), key.size(), nullptr, 1)};
+    ratelimit_result result;
     asked.request.op = op;
     asked.request.max_wait_ns = max_wait_ns;
-    ratelimit_take_rules(limiter, &asked, 1, nullptr);
-    return asked.result;
+    ratelimit_take_rules(limiter, &asked, &result, nullptr, 1);
+    return result;
 }
 
 } // namespace detail
@@ -200,7 +197,7 @@ inline grpc::Status admit(const server_options &options, const char *method,
     context->AddTrailingMetadata("grpc-retry-pushback-ms", /* an int32; negative: do not retry */
                                  waiting_helps && retry_ms <= INT32_MAX ? std::to_string(retry_ms)
                                                                         : "-1");
-    context->AddTrailingMetadata("ratelimit-limit", std::to_string(result.limit));
+    context->AddTrailingMetadata("ratelimit-limit", std::to_string(result.burst));
     context->AddTrailingMetadata("ratelimit-remaining", std::to_string(result.remaining));
     context->AddTrailingMetadata("ratelimit-reset-ms",
                                  std::to_string(detail::milliseconds(result.reset_after_ns)));

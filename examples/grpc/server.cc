@@ -108,14 +108,14 @@ settings parse(int argc, char **argv)
 
 ratelimit_rules *read_rules(const std::string &path)
 {
-    static unsigned char memory[RATELIMIT_RULES_BYTES(100, 0)];
+    static unsigned char memory[RATELIMIT_RULES_BYTES(100)];
     ratelimit_rules *rules = nullptr;
     ratelimit_fault fault{};
     std::ostringstream text;
     std::ifstream file(path);
     if (!file || !(text << file.rdbuf()))
         fail(2, path + ": can't be read, or is empty");
-    if (ratelimit_rules_init(&rules, memory, sizeof memory, 100, 0) != RATELIMIT_OK)
+    if (ratelimit_rules_init(&rules, memory, sizeof memory, 100) != RATELIMIT_OK)
         fail(1, "no memory for rules");
     ratelimit_status status =
         ratelimit_rules_load(rules, text.str().data(), text.str().size(), &fault);

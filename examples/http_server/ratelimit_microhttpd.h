@@ -350,27 +350,24 @@ static void ratelimit_microhttpd_decide(const ratelimit_microhttpd *limits,
 {
     unsigned char key[1 + RATELIMIT_MICROHTTPD_KEY_BYTES];
     char name[RATELIMIT_RULE_NAME_BYTES] = "default";
-    ratelimit_rule_request ask;
+    ratelimit_rule rule;
+    ratelimit_rule_request ask = {name, RATELIMIT_REQUEST(key, 0, NULL, 1)};
     const ratelimit_limit *limit = limits->limit_of ? limits->limit_of(limits->self, r) : NULL;
-    memset(&ask, 0, sizeof ask);
-    ask.request.key = key;
+    memset(&rule, 0, sizeof rule);
     ask.request.key_len = ratelimit_microhttpd_key(limits, r, key);
-    ask.request.n = 1;
     if (!limit)
         limit = limits->limit;
     if (limit) {
         ask.request.limit = limit;
-        ask.limit = *limit;
-        ratelimit_take(limits->limiter, &ask.request, &ask.result);
+        rule.limit = *limit;
+        ratelimit_take(limits->limiter, &ask.request, &r->result);
     } else {
         if (limits->rule)
             limits->rule(limits->self, r, name);
-        ask.rule = name;
-        ratelimit_take_rules(limits->limiter, &ask, 1, NULL);
+        ratelimit_take_rules(limits->limiter, &ask, &r->result, &rule, 1);
     }
-    r->result = ask.result;
-    r->limit = ask.limit;
-    memcpy(r->rule, ask.name, sizeof r->rule);
+    r->limit = rule.limit;
+    memcpy(r->rule, rule.name, sizeof r->rule);
     if (r->result.status == RATELIMIT_STORE_FAILED)
         RATELIMIT_LOG(RATELIMIT_LIMIT(1, RATELIMIT_MINUTE, 1), missed,
                       ratelimit_microhttpd_say_failed(limits, r, missed));

@@ -44,7 +44,7 @@ typedef struct options {
 
 /* Buckets take 43 bytes a client; full ones cost nothing to forget. */
 static unsigned char table_memory[RATELIMIT_TABLE_BYTES(MAX_CLIENTS)];
-static unsigned char rules_memory[RATELIMIT_RULES_BYTES(MAX_RULES, 0)];
+static unsigned char rules_memory[RATELIMIT_RULES_BYTES(MAX_RULES)];
 static ratelimit_table *table; /* NULL if all is in Redis */
 static ratelimit_rules *rules;
 static ratelimit_redis *redis;
@@ -135,7 +135,7 @@ static enum MHD_Result answer_metrics(struct MHD_Connection *connection, void **
             return MHD_NO;
         }
         text = larger;
-        len = ratelimit_metrics(&limiter, table, ratelimit_clock_ns(), text, bytes);
+        len = ratelimit_metrics(&limiter, table, ratelimit_clock_ns(), NULL, text, bytes);
     } while (len >= bytes);
     return answer_text(connection, con_cls, text, "text/plain; version=0.0.4; charset=utf-8");
 }
@@ -313,13 +313,13 @@ static ratelimit_store open_redis(const char *where, unsigned timeout_ms)
 
 static void open_limiter(const options *o)
 {
-    ratelimit_table_options seeded = {{0, 0}, RATELIMIT_EVICT, 0};
+    ratelimit_table_options seeded = {{0, 0}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
     ratelimit_store store = {0};
     FILE *random = fopen("/dev/urandom", "rb");
     if (!random || fread(seeded.seed, sizeof seeded.seed, 1, random) != 1)
         fail(1, "/dev/urandom: %s", strerror(errno));
     fclose(random);
-    if (ratelimit_rules_init(&rules, rules_memory, sizeof rules_memory, MAX_RULES, 0))
+    if (ratelimit_rules_init(&rules, rules_memory, sizeof rules_memory, MAX_RULES))
         fail(1, "no room for rules");
     if (!load_rules(o))
         exit(2);
@@ -392,5 +392,6 @@ int main(int argc, char **argv)
         reload(&o);
     MHD_stop_daemon(daemon);
     ratelimit_close(&limiter);
+    ratelimit_redis_close(redis);
     return 0;
 }

@@ -1,26 +1,30 @@
 /* bench.c - what a decision costs, beside the floor of the same work in the same run.
  *
- *     bench            all rows, under a minute
- *     bench --quick    small tables and two rounds: does it still run?
+ *     bench            all rows, under two minutes, 1.5 GB of memory
+ *     bench --quick    fewer keys and two rounds: does it still run?
+ *     bench --hot      only what fits in the cache
+ *     bench WORD ...   (after these) only the rows whose names have one of the words
  *
- * Each row is sampled once in every round, so that a bad minute of the machine hits all of them
- * alike; the columns are the median and the smallest sample, and the median of the rounds' own
- * ratios to the row's floor. Compare ratios, not ns of different runs. One-thread rows are measured
- * in CPU time of the thread, two-thread rows by the wall clock.
+ * Each row and its floor are sampled in turn, once in every round, in samples of about a
+ * millisecond, so that a bad minute of the machine hits both alike. The ratio is the least sample
+ * of the row to the least of its floor; the medians show how quiet the machine was. Compare ratios,
+ * not ns, with other machines. Rows of one thread are measured in CPU time of the thread; rows of
+ * two by the wall clock, and only where both ran all the time.
  *
- * Floors are programs of our own without expiry, eviction, costs or results: a GCRA in one 8-byte
+ * Floors are programs of our own without expiry, eviction, counts or results: a GCRA in one 8-byte
  * word, and for keys 64-byte lines of eight cells (32-bit tag, 32-bit time), found by a fast hash
- * and a search without branches. "latency" rows make the next key depend on this answer: what one
- * isolated call costs. All others let the CPU overlap calls.
+ * and a search without branches, charged by compare-and-swap. They are part of the loop that
+ * measures them; the header's functions are called in another file (but for the row that says
+ * "inline"). The time is given to both, 16 ns further at each call, unless a row says otherwise.
  */
-#define _POSIX_C_SOURCE 200809L
-#define _DEFAULT_SOURCE /* madvise: large pages, for floors and tables alike */
-#define RATELIMIT_IMPLEMENTATION
-#include "../../ratelimit.h"
+#define _GNU_SOURCE /* madvise, and a processor for each thread, where the system has them */
 #include "bench.h"
 
 #include <inttypes.h>
 #include <pthread.h>
+#if defined(__linux__)
+#  include <sched.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +38,8 @@
 #  define BENCH_FLAGS "not passed on (define BENCH_FLAGS)"
 #endif
 
-enum { MAX_ROUNDS = 31, MAX_ROWS = 128, BATCH = 32, CELLS = 8, RING = 256, HOT_KEYS = 10000 };
+enum { MAX_ROUNDS = 400, MAX_ROWS = 96, BATCH = 32, CELLS = 8, STEP = 16, HOT_KEYS = 10000 };
+#define SAMPLING_NS (80 * RATELIMIT_SECOND)
 
 /* ---- memory, keys, random numbers ---- */
 
@@ -59,29 +64,28 @@ static void *get_memory(size_t bytes)
     return memory;
 }
 
-static uint64_t random_state = 1;
-
 static uint64_t random64(void) /* splitmix64 */
 {
-    uint64_t z = random_state += UINT64_C(0x9E3779B97F4A7C15);
+    static uint64_t state = 1;
+    uint64_t z = state += UINT64_C(0x9E3779B97F4A7C15);
     z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
     return z ^ (z >> 31);
 }
 
 typedef struct bench_key {
-    char text[15]; /* user:123456 */
+    char text[15]; /* user:123456, ends with NUL */
     unsigned char len;
 } bench_key;
 
 static void make_key(bench_key *key, size_t number)
 {
-    char text[32];
-    int len = snprintf(text, sizeof text, "user:%06zu", number);
-    if (len < 0 || (size_t)len > sizeof key->text)
-        fail("a key is too long");
-    memcpy(key->text, text, (size_t)len);
-    key->len = (unsigned char)len;
+    unsigned digits = number < 1000000 ? 6 : 7, i;
+    memset(key, 0, sizeof *key);
+    memcpy(key->text, "user:", 5);
+    for (i = digits; i; i--, number /= 10)
+        key->text[4 + i] = (char)('0' + number % 10);
+    key->len = (unsigned char)(5 + digits);
 }
 
 /* ---- floors ---- */
@@ -105,31 +109,12 @@ static inline uint64_t mix(uint64_t a, uint64_t b)
 #endif
 }
 
-static inline uint64_t read32(const char *p)
+/* Two multiplications, in the manner of wyhash. All our keys have 8 to 15 bytes. */
+static inline uint64_t fast_hash(const bench_key *key)
 {
-    uint32_t x;
-    memcpy(&x, p, sizeof x);
-    return x;
-}
-
-/* Two multiplications for up to 16 bytes, one more for each further 16; in the manner of wyhash. */
-static inline uint64_t fast_hash(const char *key, size_t len)
-{
-    uint64_t seed = UINT64_C(0xa0761d6478bd642f), a, b;
-    size_t left = len;
-    if (len >= 8) {
-        for (; left > 16; left -= 16, key += 16)
-            seed = mix(read64(key) ^ UINT64_C(0xe7037ed1a0b428db), read64(key + 8) ^ seed);
-        a = read64(left < 8 ? key + left - 8 : key);
-        b = read64(key + left - 8);
-    } else if (len >= 4) {
-        a = read32(key);
-        b = read32(key + len - 4);
-    } else {
-        a = (uint64_t)(unsigned char)key[0] << 16 | (uint64_t)(unsigned char)key[len / 2] << 8;
-        b = (unsigned char)key[len - 1];
-    }
-    return mix(mix(a ^ UINT64_C(0xe7037ed1a0b428db), b ^ seed), len ^ UINT64_C(0x8ebc6af09c88c6e3));
+    uint64_t a = read64(key->text), b = read64(key->text + key->len - 8);
+    return mix(mix(a ^ UINT64_C(0xe7037ed1a0b428db), b ^ UINT64_C(0xa0761d6478bd642f)),
+               key->len ^ UINT64_C(0x8ebc6af09c88c6e3));
 }
 
 static inline uint64_t rotate(uint64_t x, int n)
@@ -150,18 +135,16 @@ static inline uint64_t rotate(uint64_t x, int n)
     c = rotate(c, 32);                                                                             \
   } while (0)
 
-/* SipHash-1-3 for keys of 8 to 15 bytes. */
-static inline uint64_t sip_hash(const char *key, size_t len)
+/* SipHash-1-3. */
+static inline uint64_t sip_hash(const bench_key *key)
 {
     uint64_t a = UINT64_C(0x736f6d6570736575) ^ 1, b = UINT64_C(0x646f72616e646f6d) ^ 2;
     uint64_t c = UINT64_C(0x6c7967656e657261) ^ 1, d = UINT64_C(0x7465646279746573) ^ 2;
-    uint64_t m = read64(key);
+    uint64_t m = read64(key->text);
     d ^= m;
     SIP_ROUND;
     a ^= m;
-    m = (uint64_t)len << 56;
-    if (len > 8)
-        m |= read64(key + len - 8) >> (8 * (16 - len));
+    m = (uint64_t)key->len << 56 | read64(key->text + key->len - 8) >> (8 * (16 - key->len));
     d ^= m;
     SIP_ROUND;
     a ^= m;
@@ -203,7 +186,7 @@ typedef struct floor_table {
     uint64_t lines;
 } floor_table;
 
-/* The cell of tag in a line, or 8 or more; without branches. */
+/* The cell of tag in a line, or CELLS; without branches. */
 static inline unsigned floor_search(const uint64_t *line, uint32_t tag)
 {
 #if defined(__SSE2__) && defined(__GNUC__)
@@ -228,10 +211,16 @@ static inline uint64_t *floor_home(const floor_table *t, uint64_t hash)
     return t->cells + (size_t)((hash >> 32) * t->lines >> 32) * CELLS;
 }
 
-static inline uint64_t *floor_find(const floor_table *t, uint64_t *line, uint32_t tag)
+static inline uint32_t floor_tag(uint64_t hash)
 {
+    return (uint32_t)hash | 1;
+}
+
+static inline uint64_t *floor_find(const floor_table *t, uint64_t hash)
+{
+    uint64_t *line = floor_home(t, hash);
     for (;;) {
-        unsigned at = floor_search(line, tag);
+        unsigned at = floor_search(line, floor_tag(hash));
         if (at < CELLS)
             return line + at;
         line += CELLS;
@@ -240,37 +229,37 @@ static inline uint64_t *floor_find(const floor_table *t, uint64_t *line, uint32_
     }
 }
 
-static inline bool floor_decide(uint64_t *cell, const floor_limit *l, uint32_t now, bool shared,
-                                uint32_t *answer)
+static inline bool floor_decide(uint64_t *cell, const floor_limit *l, uint32_t now)
 {
-    uint64_t old = shared ? __atomic_load_n(cell, __ATOMIC_RELAXED) : *cell;
+    uint64_t old = __atomic_load_n(cell, __ATOMIC_RELAXED);
     for (;;) {
         uint32_t full = (uint32_t)old > now ? (uint32_t)old : now;
         uint32_t next = full + (uint32_t)l->interval;
-        *answer = next;
         if (next - now > (uint32_t)l->window)
             return false;
-        if (!shared) {
-            *cell = (old & ~(uint64_t)UINT32_MAX) | next;
-            return true;
-        }
         if (__atomic_compare_exchange_n(cell, &old, (old & ~(uint64_t)UINT32_MAX) | next, true,
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             return true;
     }
 }
 
-static inline uint32_t floor_tag(uint64_t hash)
+/* A new key replaces the oldest of its line. */
+static inline bool floor_replace(const floor_table *t, uint64_t hash, const floor_limit *l,
+                                 uint32_t now)
 {
-    return (uint32_t)hash | 1;
-}
-
-static inline bool floor_keyed(const floor_table *t, const bench_key *key, const floor_limit *l,
-                               uint32_t now, bool shared, uint32_t *answer)
-{
-    uint64_t hash = fast_hash(key->text, key->len);
-    uint64_t *cell = floor_find(t, floor_home(t, hash), floor_tag(hash));
-    return floor_decide(cell, l, now, shared, answer);
+    uint64_t *line = floor_home(t, hash), old;
+    unsigned i, at = floor_search(line, floor_tag(hash));
+    uint32_t least = (uint32_t)line[0];
+    if (at < CELLS)
+        return floor_decide(&line[at], l, now);
+    for (at = 0, i = 1; i < CELLS; i++) {
+        at = (uint32_t)line[i] < least ? i : at;
+        least = (uint32_t)line[i] < least ? (uint32_t)line[i] : least;
+    }
+    old = line[at];
+    return __atomic_compare_exchange_n(
+        &line[at], &old, (uint64_t)floor_tag(hash) << 32 | (now + (uint32_t)l->interval), false,
+        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 static void floor_insert(floor_table *t, uint64_t hash)
@@ -292,16 +281,13 @@ static void floor_insert(floor_table *t, uint64_t hash)
 
 /* ---- what the rows run on ---- */
 
-/* One set of keys: the floor's table and ours, and a long random stream of requests for them. */
+/* One set of keys: the floor's tables and ours, and a long random stream of requests. */
 typedef struct bench_keys {
     size_t count, stream_len;
     bench_key *stream;
-    size_t table_bytes;
-    ratelimit_table *allow_whole, *allow_part, *deny;
-    void *plain;
-    floor_table floor_allow, floor_deny, floor_sip;
-    uint32_t *chain; /* a random cycle through memory as large as one of our tables */
-    size_t chain_len;
+    uint64_t *hashes; /* of the stream, as the fast table makes them */
+    ratelimit_table *sip, *fast, *deny_sip, *deny, *part;
+    floor_table floor, floor_deny, floor_sip;
 } bench_keys;
 
 typedef struct bench_row bench_row;
@@ -310,48 +296,43 @@ typedef void (*bench_run)(bench_row *row, uint64_t count);
 struct bench_row {
     const char *what;
     bench_run run;
-    bench_row *floor;
+    bench_row *floor; /* NULL: it is one, or a title */
+    double aim;       /* 0: none */
     const bench_keys *keys;
     ratelimit_table *table;
     const floor_table *floor_table;
     const ratelimit_limit *limit;
     floor_limit floor_limit;
-    uint64_t samples_of; /* calls per sample */
-    uint64_t step;       /* ns from call to call, single buckets */
-    size_t ring;         /* single buckets: how many in turn, less one; a mask */
-    bool denies, wants_result, shared;
-    int threads; /* 0 counts as 1 */
+    uint64_t count; /* calls per sample */
+    uint64_t step;  /* ns from call to call, one bucket */
+    bool denies;    /* else all calls pass */
+    bool any;       /* some pass */
+    int threads;    /* 0 counts as 1 */
+    bool chosen;
     /* state */
-    ratelimit_bucket *buckets;
-    uint64_t *cells;
+    ratelimit_bucket *bucket;
+    uint64_t *cell;
     size_t at; /* in the stream */
     uint64_t now, passed;
-    double ns[MAX_ROUNDS];
+    double *ns; /* one of each round */
 };
 
 static bench_row rows[MAX_ROWS];
 static size_t row_count;
 static volatile uint64_t sink;
 
-/* Zero, but only once answer is there: an address made with it really waits. */
-static inline size_t after(uint64_t answer)
-{
-    size_t zero = 0;
-#if defined(__GNUC__)
-    __asm__ volatile("" : "+r"(zero));
-#endif
-    return (size_t)answer & zero;
-}
-
 static const ratelimit_limit whole = RATELIMIT_LIMIT(1000000, RATELIMIT_SECOND, 1000000000);
-static const ratelimit_limit seventh = RATELIMIT_LIMIT(7, RATELIMIT_SECOND, 1000000000);
-static const ratelimit_limit sixtieth = RATELIMIT_LIMIT(60, RATELIMIT_SECOND, 1000);
-static const ratelimit_limit seven = RATELIMIT_LIMIT(7, RATELIMIT_SECOND, 1000);
+static const ratelimit_limit seven = RATELIMIT_LIMIT(7, RATELIMIT_SECOND, 1000000000);
+static const ratelimit_limit sixty = RATELIMIT_LIMIT(60, RATELIMIT_SECOND, 1000000000);
 static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
-static const ratelimit_limit hourly_part = RATELIMIT_LIMIT(7, 10 * RATELIMIT_HOUR + 1, 7);
-static const floor_limit floor_open = {1, 1u << 30}, floor_shut = {1u << 30, 1u << 30};
 
-/* ---- rows: parts ---- */
+/* Floors with keys count time in 1,024 ns. */
+static const floor_limit open_cell = {1, 1u << 30}, shut_cell = {1u << 30, 1u << 30};
+
+static uint32_t floor_time(uint64_t now)
+{
+    return (uint32_t)(now >> 10);
+}
 
 static uint64_t read_clock(clockid_t id)
 {
@@ -360,93 +341,28 @@ static uint64_t read_clock(clockid_t id)
     return (uint64_t)t.tv_sec * RATELIMIT_SECOND + (uint64_t)t.tv_nsec;
 }
 
-static void run_clock_monotonic(bench_row *row, uint64_t count)
-{
-    uint64_t i, sum = 0;
-    for (i = 0; i < count; i++)
-        sum += read_clock(CLOCK_MONOTONIC);
-    sink = sum;
-    row->passed += count;
-}
-
-static void run_clock_ours(bench_row *row, uint64_t count)
-{
-    uint64_t i, sum = 0;
-    for (i = 0; i < count; i++)
-        sum += ratelimit_clock_ns();
-    sink = sum;
-    row->passed += count;
-}
-
-static void run_fast_hash(bench_row *row, uint64_t count)
-{
-    uint64_t i, sum = 0;
-    for (i = 0; i < count; i++) {
-        const bench_key *key = &row->keys->stream[i & 0xfff];
-        sum += fast_hash(key->text, key->len);
-    }
-    sink = sum;
-    row->passed += count;
-}
-
-static void run_sip_hash(bench_row *row, uint64_t count)
-{
-    uint64_t i, sum = 0;
-    for (i = 0; i < count; i++) {
-        const bench_key *key = &row->keys->stream[i & 0xfff];
-        sum += sip_hash(key->text, key->len);
-    }
-    sink = sum;
-    row->passed += count;
-}
-
-static void run_chain(bench_row *row, uint64_t count)
-{
-    const uint32_t *chain = row->keys->chain;
-    size_t at = row->at;
-    uint64_t i;
-    for (i = 0; i < count; i++)
-        at = chain[at * 16];
-    row->at = at;
-    sink = at;
-    row->passed += count;
-}
-
-static void run_loads(bench_row *row, uint64_t count)
-{
-    const bench_keys *k = row->keys;
-    uint64_t i, sum = 0, x = row->now * 2 + 1;
-    for (i = 0; i < count; i++) {
-        x = x * UINT64_C(6364136223846793005) + 1442695040888963407u;
-        sum += k->chain[(size_t)((x >> 32) * k->chain_len >> 32) * 16];
-    }
-    row->now = x;
-    sink = sum;
-    row->passed += count;
-}
-
 /* ---- rows: one bucket ---- */
 
 static void run_floor_bucket(bench_row *row, uint64_t count)
 {
-    const uint64_t step = row->step, ring = row->ring;
-    uint64_t *cells = row->cells;
-    uint64_t i, now = row->now, passed = 0;
     const floor_limit l = row->floor_limit;
-    for (i = 0; i < count; i++, now += step)
-        passed += floor_take(&cells[i & ring], &l, now);
+    uint64_t *cell = row->cell, i, now = row->now, passed = 0;
+    for (i = 0; i < count; i++, now += STEP) {
+        passed += floor_take(cell, &l, now);
+        BENCH_BARRIER();
+    }
     row->now = now;
     row->passed += passed;
 }
 
 static void run_floor_shared(bench_row *row, uint64_t count)
 {
-    const uint64_t step = row->step, ring = row->ring;
-    uint64_t *cells = row->cells;
-    uint64_t i, now = row->now, passed = 0;
     const floor_limit l = row->floor_limit;
-    for (i = 0; i < count; i++, now += step)
-        passed += floor_take_shared(&cells[i & ring], &l, now);
+    uint64_t *cell = row->cell, i, now = row->now, passed = 0;
+    for (i = 0; i < count; i++, now += STEP) {
+        passed += floor_take_shared(cell, &l, now);
+        BENCH_BARRIER();
+    }
     row->now = now;
     row->passed += passed;
 }
@@ -454,35 +370,31 @@ static void run_floor_shared(bench_row *row, uint64_t count)
 static void run_bucket(bench_row *row, uint64_t count)
 {
     const ratelimit_limit *limit = row->limit;
-    const uint64_t step = row->step, ring = row->ring;
-    ratelimit_bucket *buckets = row->buckets;
+    const uint64_t step = row->step;
+    ratelimit_bucket *b = row->bucket;
     uint64_t i, now = row->now, passed = 0;
     for (i = 0; i < count; i++, now += step)
-        passed += ratelimit_bucket_take(&buckets[i & ring], limit, 1, now, NULL);
+        passed += ratelimit_bucket_take(b, limit, 1, now, NULL);
     row->now = now;
     row->passed += passed;
 }
 
-static void run_bucket_static(bench_row *row, uint64_t count)
+static void run_bucket_inline(bench_row *row, uint64_t count)
 {
-    uint64_t bucket[2];
-    bucket[0] = row->buckets->full_ns;
-    bucket[1] = row->buckets->rest;
-    row->passed += plain_bucket(bucket, count, row->now, row->step);
+    row->passed += (row->denies ? static_take_hourly : static_take_whole)(row->bucket, count,
+                                                                          row->now, row->step);
     row->now += count * row->step;
-    row->buckets->full_ns = bucket[0];
-    row->buckets->rest = bucket[1];
 }
 
 static void run_bucket_result(bench_row *row, uint64_t count)
 {
     const ratelimit_limit *limit = row->limit;
-    const uint64_t step = row->step, ring = row->ring;
-    ratelimit_bucket *buckets = row->buckets;
+    const uint64_t step = row->step;
+    ratelimit_bucket *b = row->bucket;
     uint64_t i, now = row->now, passed = 0, sum = 0;
     ratelimit_result r;
     for (i = 0; i < count; i++, now += step) {
-        passed += ratelimit_bucket_take(&buckets[i & ring], limit, 1, now, &r);
+        passed += ratelimit_bucket_take(b, limit, 1, now, &r);
         sum += r.remaining;
     }
     sink = sum;
@@ -493,11 +405,11 @@ static void run_bucket_result(bench_row *row, uint64_t count)
 static void run_shared(bench_row *row, uint64_t count)
 {
     const ratelimit_limit *limit = row->limit;
-    const uint64_t step = row->step, ring = row->ring;
-    ratelimit_bucket *buckets = row->buckets;
+    const uint64_t step = row->step;
+    ratelimit_bucket *b = row->bucket;
     uint64_t i, now = row->now, passed = 0;
     for (i = 0; i < count; i++, now += step)
-        passed += ratelimit_bucket_take_shared(&buckets[i & ring], limit, 1, now, NULL);
+        passed += ratelimit_bucket_take_shared(b, limit, 1, now, NULL);
     row->now = now;
     row->passed += passed;
 }
@@ -507,65 +419,34 @@ static void run_shared(bench_row *row, uint64_t count)
 /* Samples go on in the stream where the last one ended, so that cold keys stay cold. */
 static const bench_key *stream_part(bench_row *row, uint64_t count)
 {
-    if (count > row->keys->stream_len)
-        fail("a stream is too short");
     if (row->at + count > row->keys->stream_len)
         row->at = 0;
     row->at += count;
     return &row->keys->stream[row->at - count];
 }
 
-static inline void floor_rows(bench_row *row, uint64_t count, bool shared)
+/* All tables live in one time. */
+static uint64_t table_time = RATELIMIT_SECOND;
+
+static void run_floor_keyed(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
     const floor_limit l = row->floor_limit;
     const floor_table t = *row->floor_table;
-    uint64_t i, passed = 0;
-    uint32_t answer;
-    uint32_t now = (uint32_t)row->now;
-    for (i = 0; i < count; i++)
-        passed += floor_keyed(&t, &key[i], &l, now + (uint32_t)(i >> 8), shared, &answer);
+    uint64_t i, now = row->now, passed = 0;
+    for (i = 0; i < count; i++, now += STEP)
+        passed += floor_decide(floor_find(&t, fast_hash(&key[i])), &l, floor_time(now));
     row->passed += passed;
 }
 
-/* The same floor with the hash that attackers can't make collide; the table was filled by it, too.
- * */
 static void run_floor_sip(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
     const floor_limit l = row->floor_limit;
     const floor_table t = *row->floor_table;
-    uint64_t i, hash, passed = 0;
-    uint32_t answer, now = (uint32_t)row->now;
-    for (i = 0; i < count; i++) {
-        hash = sip_hash(key[i].text, key[i].len);
-        passed += floor_decide(floor_find(&t, floor_home(&t, hash), floor_tag(hash)), &l,
-                               now + (uint32_t)(i >> 8), true, &answer);
-    }
-    row->passed += passed;
-}
-
-static void run_floor_keyed(bench_row *row, uint64_t count)
-{
-    floor_rows(row, count, true);
-}
-
-static void run_floor_keyed_plain(bench_row *row, uint64_t count)
-{
-    floor_rows(row, count, false);
-}
-
-static void run_floor_latency(bench_row *row, uint64_t count)
-{
-    const bench_key *key = stream_part(row, count);
-    const floor_limit l = row->floor_limit;
-    const floor_table t = *row->floor_table;
-    uint64_t i, passed = 0;
-    uint32_t answer = 0;
-    uint32_t now = (uint32_t)row->now;
-    for (i = 0; i < count; i++)
-        passed +=
-            floor_keyed(&t, &key[i + after(answer)], &l, now + (uint32_t)(i >> 8), true, &answer);
+    uint64_t i, now = row->now, passed = 0;
+    for (i = 0; i < count; i++, now += STEP)
+        passed += floor_decide(floor_find(&t, sip_hash(&key[i])), &l, floor_time(now));
     row->passed += passed;
 }
 
@@ -574,181 +455,237 @@ static void run_floor_batch(bench_row *row, uint64_t count)
     const bench_key *key = stream_part(row, count);
     const floor_limit l = row->floor_limit;
     const floor_table t = *row->floor_table;
-    uint64_t i, hash[BATCH], passed = 0;
-    uint32_t answer;
-    size_t j;
-    for (i = 0; i + BATCH <= count; i += BATCH) {
+    uint64_t i, j, now = row->now, passed = 0, hash[BATCH];
+    for (i = 0; i < count; i += BATCH, now += BATCH * STEP) {
         for (j = 0; j < BATCH; j++) {
-            hash[j] = fast_hash(key[i + j].text, key[i + j].len);
+            hash[j] = fast_hash(&key[i + j]);
             __builtin_prefetch(floor_home(&t, hash[j]), 1);
         }
         for (j = 0; j < BATCH; j++)
-            passed += floor_decide(floor_find(&t, floor_home(&t, hash[j]), floor_tag(hash[j])), &l,
-                                   1, true, &answer);
+            passed += floor_decide(floor_find(&t, hash[j]), &l, floor_time(now));
     }
     row->passed += passed;
 }
 
-static void run_keyed(bench_row *row, uint64_t count)
+static void run_floor_clock(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
-    uint64_t now = row->now, i, passed = 0;
-    for (i = 0; i < count; i++)
-        passed += ratelimit_table_take(row->table, key[i].text, key[i].len, row->limit, 1,
-                                       now + (i >> 8), NULL);
+    const floor_limit l = row->floor_limit;
+    const floor_table t = *row->floor_table;
+    uint64_t i, passed = 0;
+    for (i = 0; i < count; i++) {
+        uint64_t now = read_clock(CLOCK_MONOTONIC) & 0x3fffffff;
+        passed += floor_decide(floor_find(&t, fast_hash(&key[i])), &l, floor_time(now));
+    }
     row->passed += passed;
 }
 
-static void run_keyed_result(bench_row *row, uint64_t count)
+static void run_floor_flood(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
-    uint64_t now = row->now, i, passed = 0, sum = 0;
+    const floor_limit l = row->floor_limit;
+    const floor_table t = *row->floor_table;
+    uint64_t i, now = row->now, passed = 0;
+    for (i = 0; i < count; i++, now += STEP)
+        passed += floor_replace(&t, fast_hash(&key[i]), &l, floor_time(now));
+    row->passed += passed;
+}
+
+static void run_table(bench_row *row, uint64_t count)
+{
+    const bench_key *key = stream_part(row, count);
+    const ratelimit_limit *limit = row->limit;
+    ratelimit_table *t = row->table;
+    uint64_t i, now = row->now, passed = 0;
+    for (i = 0; i < count; i++, now += STEP)
+        passed += ratelimit_table_take(t, key[i].text, key[i].len, limit, 1, now, NULL);
+    row->passed += passed;
+}
+
+static void run_table_result(bench_row *row, uint64_t count)
+{
+    const bench_key *key = stream_part(row, count);
+    const ratelimit_limit *limit = row->limit;
+    ratelimit_table *t = row->table;
+    uint64_t i, now = row->now, passed = 0, sum = 0;
     ratelimit_result r;
-    for (i = 0; i < count; i++) {
-        passed += ratelimit_table_take(row->table, key[i].text, key[i].len, row->limit, 1,
-                                       now + (i >> 8), &r);
+    for (i = 0; i < count; i++, now += STEP) {
+        passed += ratelimit_table_take(t, key[i].text, key[i].len, limit, 1, now, &r);
         sum += r.remaining;
     }
     sink = sum;
     row->passed += passed;
 }
 
-static void run_keyed_plain(bench_row *row, uint64_t count)
+static void run_hash(bench_row *row, uint64_t count)
 {
-    const bench_key *key = stream_part(row, count);
-    uint64_t now = row->now, i, passed = 0;
-    for (i = 0; i < count; i++)
-        passed += plain_take(row->keys->plain, key[i].text, key[i].len, now + (i >> 8));
+    const uint64_t *hash = row->keys->hashes + (stream_part(row, count) - row->keys->stream);
+    const ratelimit_limit *limit = row->limit;
+    ratelimit_table *t = row->table;
+    uint64_t i, now = row->now, passed = 0;
+    for (i = 0; i < count; i++, now += STEP)
+        passed += ratelimit_table_take_hash(t, hash[i], limit, 1, now, NULL);
     row->passed += passed;
 }
 
-static void run_keyed_latency(bench_row *row, uint64_t count)
+static void run_hash_result(bench_row *row, uint64_t count)
 {
-    const bench_key *key = stream_part(row, count);
+    const uint64_t *hash = row->keys->hashes + (stream_part(row, count) - row->keys->stream);
+    const ratelimit_limit *limit = row->limit;
+    ratelimit_table *t = row->table;
+    uint64_t i, now = row->now, passed = 0, sum = 0;
     ratelimit_result r;
-    uint64_t now = row->now, i, passed = 0;
-    r.reset_after_ns = 0;
-    for (i = 0; i < count; i++) {
-        const bench_key *next = &key[i + after(r.reset_after_ns)];
-        passed += ratelimit_table_take(row->table, next->text, next->len, row->limit, 1,
-                                       now + (i >> 8), &r);
+    for (i = 0; i < count; i++, now += STEP) {
+        passed += ratelimit_table_take_hash(t, hash[i], limit, 1, now, &r);
+        sum += r.remaining;
     }
+    sink = sum;
     row->passed += passed;
 }
 
-static void run_keyed_batch(bench_row *row, uint64_t count)
+static void run_batch(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
     ratelimit_request q[BATCH];
-    ratelimit_result r[BATCH];
-    uint64_t i, passed = 0;
-    size_t j;
-    memset(q, 0, sizeof q);
+    bool allowed[BATCH];
+    uint64_t i, j, now = row->now, passed = 0;
     for (j = 0; j < BATCH; j++) {
+        ratelimit_request one = RATELIMIT_REQUEST(NULL, 0, NULL, 1);
+        q[j] = one;
         q[j].limit = row->limit;
-        q[j].n = 1;
     }
-    for (i = 0; i + BATCH <= count; i += BATCH) {
+    for (i = 0; i < count; i += BATCH, now += BATCH * STEP) {
         for (j = 0; j < BATCH; j++) {
             q[j].key = key[i + j].text;
             q[j].key_len = key[i + j].len;
         }
-        ratelimit_table_decide(row->table, q, r, BATCH, RATELIMIT_EACH, 1);
-        for (j = 0; j < BATCH; j++)
-            passed += r[j].allowed;
+        passed += ratelimit_table_take_batch(row->table, q, allowed, BATCH, now);
     }
     row->passed += passed;
 }
 
-static void run_limiter(bench_row *row, uint64_t count)
+#if !defined(BENCH_CORE)
+static void run_allow(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
+    const ratelimit_limit *limit = row->limit;
     ratelimit_limiter l;
-    char text[16];
     uint64_t i, passed = 0;
     memset(&l, 0, sizeof l);
     if (ratelimit_init(&l, ratelimit_table_store(row->table, NULL, NULL)) != RATELIMIT_OK)
         fail("no limiter");
-    for (i = 0; i < count; i++) {
-        memcpy(text, key[i].text, 15);
-        text[key[i].len] = 0;
-        passed += ratelimit_allow(&l, text, row->limit);
-    }
-    row->passed += passed;
-}
-
-static void run_floor_limiter(bench_row *row, uint64_t count)
-{
-    const bench_key *key = stream_part(row, count);
-    const floor_limit l = row->floor_limit;
-    const floor_table t = *row->floor_table;
-    uint64_t i, passed = 0;
-    uint32_t answer;
     for (i = 0; i < count; i++)
-        passed += floor_keyed(&t, &key[i], &l, 1 + (uint32_t)(read_clock(CLOCK_MONOTONIC) >> 63),
-                              true, &answer);
+        passed += ratelimit_allow(&l, key[i].text, limit);
     row->passed += passed;
 }
+#endif
 
 /* ---- sampling ---- */
 
 typedef struct bench_worker {
     bench_row row; /* with a cursor and a time of its own */
-    pthread_barrier_t *start;
-    uint64_t ns;
+    int which;
+    uint32_t *waiting;
+    uint64_t from, to;
 } bench_worker;
+
+/* Two threads must have two processors, or they wait for each other. */
+static void take_processor(int which)
+{
+#if defined(__linux__)
+    cpu_set_t all, one;
+    int i;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < 2)
+        return;
+    for (i = 0; !CPU_ISSET(i, &all) || which--; i++)
+        continue;
+    CPU_ZERO(&one);
+    CPU_SET(i, &one);
+    (void)pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+#else
+    (void)which;
+#endif
+}
 
 static void *work(void *arg)
 {
     bench_worker *w = arg;
-    uint64_t from;
-    pthread_barrier_wait(w->start);
-    from = read_clock(CLOCK_MONOTONIC);
-    w->row.run(&w->row, w->row.samples_of);
-    w->ns = read_clock(CLOCK_MONOTONIC) - from;
+    take_processor(w->which);
+    (void)__atomic_sub_fetch(w->waiting, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(w->waiting, __ATOMIC_ACQUIRE))
+        continue;
+    w->from = read_clock(CLOCK_MONOTONIC);
+    w->row.run(&w->row, w->row.count);
+    w->to = read_clock(CLOCK_MONOTONIC);
     return NULL;
 }
 
-/* ns of one thread's call while two run. */
-static double sample_threads(bench_row *row)
+/* ns of one thread's call while two run; below 0 if they did not run side by side. */
+static double try_threads(bench_row *row)
 {
     pthread_t thread[2];
-    pthread_barrier_t start;
     bench_worker w[2];
+    uint32_t waiting = 2;
+    uint64_t both, one, other;
     int i;
-    pthread_barrier_init(&start, NULL, 2);
     for (i = 0; i < 2; i++) {
+        memset(&w[i], 0, sizeof w[i]);
         w[i].row = *row;
-        w[i].row.at = (size_t)i * 7777; /* not the same keys in step */
-        w[i].start = &start;
+        w[i].row.passed = 0;
+        if (row->keys)
+            w[i].row.at = (row->at + (size_t)i * row->keys->stream_len / 2) % row->keys->stream_len;
+        w[i].which = i;
+        w[i].waiting = &waiting;
         if (pthread_create(&thread[i], NULL, work, &w[i]) != 0)
             fail("no thread");
     }
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 2; i++)
         pthread_join(thread[i], NULL);
-        row->passed += w[i].row.passed;
-    }
-    pthread_barrier_destroy(&start);
-    return (double)(w[0].ns + w[1].ns) / 2 / (double)row->samples_of;
+    row->passed = w[0].row.passed + w[1].row.passed;
+    row->at = w[0].row.at;
+    row->now = w[0].row.now;
+    one = w[0].to - w[0].from;
+    other = w[1].to - w[1].from;
+    both =
+        (w[0].to < w[1].to ? w[0].to : w[1].to) - (w[0].from > w[1].from ? w[0].from : w[1].from);
+    if ((int64_t)both < 0 || both * 10 < (one > other ? one : other) * 8)
+        return -1;
+    return (double)(one + other) / 2 / (double)row->count;
+}
+
+static double sample_threads(bench_row *row)
+{
+    double ns = -1;
+    int tries;
+    for (tries = 0; ns < 0 && tries < 50; tries++)
+        ns = try_threads(row);
+    return ns < 0 ? 1e9 : ns;
+}
+
+static double sample_one(bench_row *row)
+{
+    uint64_t from;
+    row->passed = 0;
+    from = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    row->run(row, row->count);
+    return (double)(read_clock(CLOCK_THREAD_CPUTIME_ID) - from) / (double)row->count;
 }
 
 static void sample(bench_row *row, int round)
 {
-    uint64_t expected = row->denies ? 0 : row->samples_of * (row->threads == 2 ? 2 : 1), from;
-    if (row->keys && row->keys->count <= HOT_KEYS)
-        row->run(row, row->samples_of); /* other rows have taken the cache since */
-    row->passed = 0;
-    if (row->threads == 2) {
-        row->ns[round] = sample_threads(row);
-    } else {
-        from = read_clock(CLOCK_THREAD_CPUTIME_ID);
-        row->run(row, row->samples_of);
-        from = read_clock(CLOCK_THREAD_CPUTIME_ID) - from;
-        row->ns[round] = (double)from / (double)row->samples_of;
-    }
+    uint64_t expected = row->denies ? 0 : row->count * (row->threads == 2 ? 2 : 1), off;
+    if (row->keys)
+        row->now = table_time;
+    if (!row->keys || row->keys->count <= HOT_KEYS)
+        row->run(row, row->count); /* other rows have taken the cache since */
+    if (row->keys)
+        row->now = table_time += row->count * STEP;
+    row->ns[round] = row->threads == 2 ? sample_threads(row) : sample_one(row);
+    if (row->keys)
+        table_time += row->count * STEP;
     /* fewer than one key in 1,000 was forced out while the table was filled, and passes again */
-    if (row->passed != expected &&
-        !(row->table && row->denies && row->passed < row->samples_of / 500)) {
+    off = row->passed > expected ? row->passed - expected : expected - row->passed;
+    if (!row->any && off > (row->table ? row->count / 500 : 0)) {
         printf("%s: %" PRIu64 " passed, not %" PRIu64 "\n", row->what, row->passed, expected);
         exit(1);
     }
@@ -760,179 +697,214 @@ static int compare(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-static double middle(const double *values, int count)
-{
-    double sorted[MAX_ROUNDS];
-    memcpy(sorted, values, (size_t)count * sizeof *values);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare);
-    return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
-}
-
-static double least(const double *values, int count)
-{
-    double sorted[MAX_ROUNDS];
-    memcpy(sorted, values, (size_t)count * sizeof *values);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare);
-    return sorted[0];
-}
-
-static double ratio(const bench_row *row, const bench_row *to, int rounds)
-{
-    double ratios[MAX_ROUNDS];
-    int i;
-    for (i = 0; i < rounds; i++)
-        ratios[i] = row->ns[i] / to->ns[i];
-    return middle(ratios, rounds);
-}
-
 /* ---- the list ---- */
 
 typedef struct bench_scale {
-    bool quick;
+    bool quick, hot_only;
     int rounds;
-    size_t small, large, huge; /* keys */
-    uint64_t hot, cold;        /* calls per sample */
+    uint64_t hot, cold; /* calls per sample */
 } bench_scale;
 
-static bench_row *add(const char *what, bench_run run, uint64_t count, bench_row *floor)
+static bench_row *add(const char *what, bench_run run, uint64_t count, bench_row *floor, double aim)
 {
     bench_row *row = &rows[row_count];
     if (++row_count > MAX_ROWS)
         fail("too many rows");
     row->what = what;
     row->run = run;
-    row->samples_of = count / BATCH * BATCH;
+    row->count = count / BATCH * BATCH;
     row->floor = floor;
+    row->aim = aim;
     row->now = RATELIMIT_DAY;
+    row->step = STEP;
     return row;
 }
 
-static void add_title(const char *what)
+static bench_row *add_cell(bench_run run, uint64_t count, bool denies)
 {
-    add(what, NULL, 0, NULL);
-}
-
-static bench_row *add_bucket(const char *what, bench_run run, uint64_t count, bench_row *floor,
-                             const ratelimit_limit *limit, uint64_t step)
-{
-    static ratelimit_bucket memory[MAX_ROWS * RING];
-    bench_row *row = add(what, run, count, floor);
-    size_t i;
-    row->limit = limit;
-    row->step = step;
-    row->denies = step == 0;
-    row->buckets = &memory[row_count * RING - RING];
-    for (i = 0; i < RING; i++)
-        while (row->denies && ratelimit_bucket_take(&row->buckets[i], limit, 1, row->now, NULL))
-            continue;
-    return row;
-}
-
-static bench_row *add_cell(const char *what, bench_run run, uint64_t count, bool denies)
-{
-    static uint64_t memory[MAX_ROWS * RING];
-    bench_row *row = add(what, run, count, NULL);
-    size_t i;
+    static uint64_t memory[16][16];
+    static size_t used;
+    bench_row *row = add("floor", run, count, NULL, 0);
     row->floor_limit.interval = denies ? RATELIMIT_HOUR : 1000;
-    row->floor_limit.window = denies ? RATELIMIT_HOUR : 1000000;
-    row->step = denies ? 0 : 1000;
+    row->floor_limit.window = denies ? RATELIMIT_HOUR : RATELIMIT_DAY;
     row->denies = denies;
-    row->cells = &memory[row_count * RING - RING];
-    for (i = 0; i < RING; i++)
-        row->cells[i] = denies ? row->now + RATELIMIT_HOUR : 0;
+    row->cell = memory[used++];
+    *row->cell = denies ? row->now + RATELIMIT_HOUR : 0;
     return row;
 }
 
-static bench_row *add_ring(bench_row *row)
+static bench_row *add_bucket(const char *what, bench_run run, bench_row *floor, double aim,
+                             const ratelimit_limit *limit)
 {
-    row->ring = RING - 1;
+    static ratelimit_bucket memory[24][8];
+    static size_t used;
+    bench_row *row = add(what, run, floor->count, floor, aim);
+    row->limit = limit;
+    row->denies = floor->denies;
+    row->bucket = memory[used++];
+    if (limit != &whole && limit != &hourly) /* 7/s, 60/s: time must go on faster */
+        row->step = limit->interval_ns + 1;
+    if (row->denies)
+        (void)ratelimit_bucket_take(row->bucket, limit, 1, row->now, NULL);
     return row;
 }
 
-static bench_row *add_floor_keyed(const char *what, bench_run run, uint64_t count,
-                                  const bench_keys *keys, bool denies)
+static bench_row *add_floor(bench_run run, uint64_t count, const bench_keys *keys,
+                            const floor_table *table)
 {
-    bench_row *row = add(what, run, count, NULL);
+    bench_row *row = add("floor", run, count, NULL, 0);
     row->keys = keys;
-    row->floor_table = denies ? &keys->floor_deny : &keys->floor_allow;
-    row->floor_limit = denies ? floor_shut : floor_open;
-    row->denies = denies;
-    row->now = 1;
+    row->floor_table = table;
+    row->denies = table == &keys->floor_deny;
+    row->floor_limit = row->denies ? shut_cell : open_cell;
     return row;
 }
 
-static bench_row *add_keyed(const char *what, bench_run run, uint64_t count, bench_row *floor,
-                            const bench_keys *keys, ratelimit_table *table)
+static bench_row *add_table(const char *what, bench_run run, bench_row *floor, double aim,
+                            ratelimit_table *table)
 {
-    bench_row *row = add(what, run, count, floor);
-    row->keys = keys;
+    bench_row *row = add(what, run, floor->count, floor, aim);
+    row->keys = floor->keys;
     row->table = table;
-    row->limit = table == keys->deny ? &hourly : table == keys->allow_part ? &seventh : &whole;
-    row->denies = table == keys->deny;
-    row->now = 1;
+    row->denies = table == row->keys->deny || table == row->keys->deny_sip;
+    row->limit = row->denies ? &hourly : table == row->keys->part ? &seven : &whole;
     return row;
+}
+
+static bench_row *in_two_threads(bench_row *row)
+{
+    row->threads = 2;
+    return row;
+}
+
+static void add_buckets(uint64_t count)
+{
+    bench_row *open = add_cell(run_floor_bucket, count, false);
+    bench_row *shut = add_cell(run_floor_bucket, count, true);
+    add("One bucket", NULL, 0, NULL, 0);
+    add_bucket("take, allowed", run_bucket, open, 1.6, &whole);
+    add_bucket("take, denied", run_bucket, shut, 2.7, &hourly);
+    add_bucket("take inline (RATELIMIT_STATIC), allowed", run_bucket_inline, open, 1.1, &whole);
+    add_bucket("take inline, denied", run_bucket_inline, shut, 1.5, &hourly);
+    add_bucket("take with the result, allowed", run_bucket_result, open, 6, &whole);
+    add_bucket("take with the result, denied", run_bucket_result, shut, 0, &hourly);
+    add_bucket("take, 60/s (fraction of a ns), allowed", run_bucket, open, 0, &sixty);
+    add_bucket("take, 7/s (fraction of a ns), allowed", run_bucket, open, 0, &seven);
+    add_bucket("take with the result, 7/s, allowed", run_bucket_result, open, 0, &seven);
+    open = add_cell(run_floor_shared, count, false);
+    shut = add_cell(run_floor_shared, count, true);
+    add("One bucket, shared between threads", NULL, 0, NULL, 0);
+    add_bucket("take_shared, allowed", run_shared, open, 1.1, &whole);
+    add_bucket("take_shared, denied", run_shared, shut, 0, &hourly);
+    add_bucket("take_shared, 7/s, allowed", run_shared, open, 0, &seven);
+    open = in_two_threads(add_cell(run_floor_shared, count, false));
+    in_two_threads(add_bucket("take_shared, two threads, allowed", run_shared, open, 1.1, &whole));
+}
+
+static void add_hot(uint64_t count, const bench_keys *k)
+{
+    bench_row *sip = add_floor(run_floor_sip, count, k, &k->floor_sip);
+    bench_row *open = add_floor(run_floor_keyed, count, k, &k->floor);
+    bench_row *shut = add_floor(run_floor_keyed, count, k, &k->floor_deny);
+    bench_row *batch = add_floor(run_floor_batch, count, k, &k->floor);
+    bench_row *two = in_two_threads(add_floor(run_floor_keyed, count, k, &k->floor));
+    bench_row *clock = add_floor(run_floor_clock, count / 4, k, &k->floor);
+    add("A table, 10,000 keys, SipHash (to the floor with SipHash)", NULL, 0, NULL, 0);
+    add_table("table_take, allowed", run_table, sip, 1.6, k->sip);
+    add("A table, 10,000 keys, RATELIMIT_HASH_FAST", NULL, 0, NULL, 0);
+    add_table("table_take, allowed", run_table, open, 1.4, k->fast);
+    add_table("table_take, denied", run_table, shut, 1.9, k->deny);
+    add_table("table_take with the result, allowed", run_table_result, open, 2.2, k->fast);
+    add_table("table_take with the result, denied", run_table_result, shut, 0, k->deny);
+    add_table("table_take_hash, allowed", run_hash, open, 1.4, k->fast);
+    add_table("table_take_hash, denied", run_hash, shut, 1.9, k->deny);
+    add_table("table_take_hash with the result, allowed", run_hash_result, open, 2.2, k->fast);
+    add_table("table_take, 7/s (fraction of a ns), allowed", run_table, open, 0, k->part);
+    in_two_threads(add_table("table_take, two threads, allowed", run_table, two, 1.45, k->fast));
+    add_table("table_take_batch of 32, allowed", run_batch, batch, 1.3, k->fast);
+    (void)clock;
+#if !defined(BENCH_CORE)
+    add_table("ratelimit_allow, its own clock, allowed", run_allow, clock, 1.6, k->fast)->any =
+        true;
+    add_table("ratelimit_allow, SipHash, allowed", run_allow, clock, 0, k->sip)->any = true;
+#endif
+}
+
+static void add_cold(const char *title, uint64_t count, const bench_keys *k, double aim,
+                     double aim_batch)
+{
+    bench_row *one = add_floor(run_floor_keyed, count, k, &k->floor);
+    bench_row *batch = add_floor(run_floor_batch, count, k, &k->floor);
+    add(title, NULL, 0, NULL, 0);
+    add_table("table_take, allowed", run_table, one, aim, k->fast);
+    add_table("table_take_batch of 32, allowed", run_batch, batch, aim_batch, k->fast);
+}
+
+static void add_flood(uint64_t count, const bench_keys *k, ratelimit_table **table)
+{
+    static const char *const name[] = {"EVICT", "EVICT_LAST_SEEN", "INHERIT", "REFUSE"};
+    bench_row *floor = add_floor(run_floor_flood, count, k, &k->floor), *row;
+    int i;
+    floor->floor_limit = shut_cell;
+    floor->any = true;
+    add("A flood: each key new, a full table for 100,000 (floor: replace the oldest of a line)",
+        NULL, 0, NULL, 0);
+    for (i = 0; i < 4; i++) {
+        row = add_table(name[i], run_table, floor, 4, table[i]);
+        row->limit = &hourly;
+        row->any = true;
+    }
 }
 
 /* ---- building the tables ---- */
 
-static ratelimit_table *make_table(const bench_keys *k)
+static ratelimit_table *make_table(size_t keys, ratelimit_hash hash, ratelimit_full when_full)
 {
-    static const ratelimit_table_options options = {
-        {UINT64_C(0x0123456789abcdef), UINT64_C(0xfedcba9876543210)}, RATELIMIT_EVICT, 0};
+    ratelimit_table_options options;
     ratelimit_table *table;
-    if (ratelimit_table_init(&table, get_memory(k->table_bytes), k->table_bytes, &options) !=
-        RATELIMIT_OK)
+    size_t bytes = ratelimit_table_bytes(keys);
+    memset(&options, 0, sizeof options);
+    options.seed[0] = UINT64_C(0x0123456789abcdef);
+    options.seed[1] = UINT64_C(0xfedcba9876543210);
+    options.hash = hash;
+    options.when_full = when_full;
+    if (ratelimit_table_init(&table, get_memory(bytes), bytes, &options) != RATELIMIT_OK)
         fail("no table");
     return table;
 }
 
-static void make_floor(floor_table *t, const bench_keys *k)
+static void make_floor(floor_table *t, size_t keys)
 {
-    t->lines = (uint64_t)k->count * 10 / 6 / CELLS + 1; /* load 0.6 */
+    t->lines = (uint64_t)keys * 10 / 6 / CELLS + 1; /* load 0.6 */
     t->cells = get_memory((size_t)t->lines * CELLS * sizeof *t->cells);
 }
 
-/* Sattolo's shuffle: one cycle through all lines. */
-static void make_chain(bench_keys *k)
+/* One take of each key. */
+static void fill(ratelimit_table *t, const ratelimit_limit *limit, size_t keys)
 {
-    size_t i;
-    k->chain_len = k->table_bytes / 64;
-    k->chain = get_memory(k->chain_len * 64);
-    for (i = 0; i < k->chain_len; i++)
-        k->chain[i * 16] = (uint32_t)i;
-    for (i = k->chain_len - 1; i > 0; i--) {
-        size_t j = (size_t)(random64() % i);
-        uint32_t keep = k->chain[i * 16];
-        k->chain[i * 16] = k->chain[j * 16];
-        k->chain[j * 16] = keep;
-    }
-}
-
-static void fill(bench_keys *k)
-{
-    size_t i;
     bench_key key;
-    uint32_t answer;
-    for (i = 0; i < k->count; i++) {
+    size_t i;
+    for (i = 0; t && i < keys; i++) {
         make_key(&key, i);
-        floor_insert(&k->floor_allow, fast_hash(key.text, key.len));
-        if (k->floor_sip.cells)
-            floor_insert(&k->floor_sip, sip_hash(key.text, key.len));
-        if (!ratelimit_table_take(k->allow_whole, key.text, key.len, &whole, 1, 1, NULL))
-            fail("a table does not fill");
-        if (k->deny) {
-            floor_insert(&k->floor_deny, fast_hash(key.text, key.len));
-            floor_keyed(&k->floor_deny, &key, &floor_shut, 1, false, &answer);
-            (void)ratelimit_table_take(k->deny, key.text, key.len, &hourly, 1, 1, NULL);
-        }
-        if (k->allow_part)
-            (void)ratelimit_table_take(k->allow_part, key.text, key.len, &seventh, 1, 1, NULL);
-        if (k->plain)
-            (void)plain_take(k->plain, key.text, key.len, 1);
+        (void)ratelimit_table_take(t, key.text, key.len, limit, 1, table_time, NULL);
     }
 }
 
-static void make_keys(bench_keys *k, size_t count, size_t stream_len, bool denies, bool parts)
+static void fill_floor(floor_table *t, bool sip, bool deny, size_t keys)
+{
+    bench_key key;
+    size_t i;
+    for (i = 0; i < keys; i++) {
+        uint64_t hash;
+        make_key(&key, i);
+        hash = sip ? sip_hash(&key) : fast_hash(&key);
+        floor_insert(t, hash);
+        if (deny)
+            (void)floor_decide(floor_find(t, hash), &shut_cell, floor_time(table_time));
+    }
+}
+
+static void make_keys(bench_keys *k, size_t count, size_t stream_len, bool all)
 {
     size_t i;
     k->count = count;
@@ -940,167 +912,68 @@ static void make_keys(bench_keys *k, size_t count, size_t stream_len, bool denie
     k->stream = get_memory(stream_len * sizeof *k->stream);
     for (i = 0; i < stream_len; i++)
         make_key(&k->stream[i], (size_t)(random64() % count));
-    k->table_bytes = ratelimit_table_bytes(count);
-    make_floor(&k->floor_allow, k);
-    k->allow_whole = make_table(k);
-    if (denies) {
-        make_floor(&k->floor_deny, k);
-        k->deny = make_table(k);
-    }
-    if (parts) {
-        make_floor(&k->floor_sip, k);
-        k->allow_part = make_table(k);
-        plain_limit(1000000, RATELIMIT_SECOND, 1000000000);
-        k->plain = plain_table(get_memory(k->table_bytes), k->table_bytes);
-    }
-    make_chain(k);
-    fill(k);
+    make_floor(&k->floor, count);
+    fill_floor(&k->floor, false, false, count);
+    k->fast = make_table(count, RATELIMIT_HASH_FAST, RATELIMIT_EVICT);
+    fill(k->fast, &whole, count);
+    if (!all)
+        return;
+    make_floor(&k->floor_deny, count);
+    fill_floor(&k->floor_deny, false, true, count);
+    make_floor(&k->floor_sip, count);
+    fill_floor(&k->floor_sip, true, false, count);
+    k->sip = make_table(count, RATELIMIT_HASH_SIP, RATELIMIT_EVICT);
+    fill(k->sip, &whole, count);
+    k->part = make_table(count, RATELIMIT_HASH_FAST, RATELIMIT_EVICT);
+    fill(k->part, &seven, count);
+    k->deny = make_table(count, RATELIMIT_HASH_FAST, RATELIMIT_EVICT);
+    fill(k->deny, &hourly, count);
+    k->deny_sip = make_table(count, RATELIMIT_HASH_SIP, RATELIMIT_EVICT);
+    fill(k->deny_sip, &hourly, count);
+    k->hashes = get_memory(stream_len * sizeof *k->hashes);
+    for (i = 0; i < stream_len; i++)
+        k->hashes[i] = ratelimit_table_hash(k->fast, k->stream[i].text, k->stream[i].len);
 }
 
-/* ---- what must be reached ---- */
-
-typedef struct bench_aims {
-    bench_row *bucket, *bucket_called, *bucket_floor, *shared, *shared_floor, *small, *small_floor,
-        *small_sip;
-    bench_row *hot_latency, *hot_latency_floor, *hot_chain, *cold_latency, *cold_latency_floor,
-        *cold_chain;
-    bench_row *batch, *batch_latency;
-} bench_aims;
-
-static void add_parts(const bench_scale *s, const bench_keys *small)
+/* Tables that are full, and keys that come once in a million requests. */
+static void make_flood(bench_keys *k, ratelimit_table **table, size_t count, size_t stream_len)
 {
-    add_title("The parts");
-    add("floor: clock_gettime MONOTONIC", run_clock_monotonic, s->hot / 4, NULL);
-    add("ratelimit_clock_ns (BOOTTIME)", run_clock_ours, s->hot / 4, &rows[row_count - 1]);
-    add("floor: multiply-mix hash, 11-byte key", run_fast_hash, s->hot, NULL)->keys = small;
-    add("floor: SipHash-1-3, 11-byte key", run_sip_hash, s->hot, &rows[row_count - 1])->keys =
-        small;
-}
-
-static void add_buckets(const bench_scale *s, bench_aims *aims)
-{
-    bench_row *one, *ring, *shut, *shared, *shared_shut;
-    add_title("One bucket, plain, time given");
-    one = add_cell("floor: GCRA in 8 bytes, allowed", run_floor_bucket, s->hot * 4, false);
-    aims->bucket_floor = one;
-    aims->bucket_called = add_bucket("ratelimit_bucket_take, 1000000/s, allowed", run_bucket,
-                                     s->hot, one, &whole, 1000);
-    aims->bucket = add_bucket("same, RATELIMIT_STATIC in one file", run_bucket_static, s->hot, one,
-                              &whole, 1000);
-    add_bucket("same, 7/s", run_bucket, s->hot, one, &seven, 142857143);
-    add_bucket("same, 60/s", run_bucket, s->hot, one, &sixtieth, 16666667);
-    add_bucket("same, 1000000/s, with the result", run_bucket_result, s->hot, one, &whole, 1000);
-    add_bucket("same, 7/s, with the result", run_bucket_result, s->hot, one, &seven, 142857143);
-    ring = add_ring(
-        add_cell("floor: 256 cells in turn, allowed", run_floor_bucket, s->hot * 4, false));
-    add_ring(add_bucket("256 buckets in turn, 1000000/s, allowed", run_bucket, s->hot, ring, &whole,
-                        1000));
-    shut = add_cell("floor: GCRA in 8 bytes, denied", run_floor_bucket, s->hot * 4, true);
-    add_bucket("ratelimit_bucket_take, whole ns, denied", run_bucket, s->hot, shut, &hourly, 0);
-    add_bucket("same, fraction, denied", run_bucket, s->hot, shut, &hourly_part, 0);
-    add_title("One bucket, shared between threads, time given");
-    shared = add_cell("floor: GCRA by compare-and-swap, allowed", run_floor_shared, s->hot, false);
-    aims->shared_floor = shared;
-    aims->shared = add_bucket("ratelimit_bucket_take_shared, 1000000/s, allowed", run_shared,
-                              s->hot, shared, &whole, 1000);
-    add_bucket("same, 7/s", run_shared, s->hot, shared, &seven, 142857143);
-    shared_shut =
-        add_cell("floor: GCRA by compare-and-swap, denied", run_floor_shared, s->hot, true);
-    add_bucket("ratelimit_bucket_take_shared, denied", run_shared, s->hot, shared_shut, &hourly, 0);
-}
-
-static void add_small(const bench_scale *s, const bench_keys *k, bench_aims *aims)
-{
-    bench_row *floor, *plain, *shut, *latency, *batch, *clock;
-    add_title("10,000 keys in cache, time given");
-    floor = add_floor_keyed("floor: keyed, allowed", run_floor_keyed, s->hot, k, false);
-    aims->small_floor = floor;
-    aims->small_sip =
-        add_floor_keyed("floor: keyed, by SipHash-1-3, allowed", run_floor_sip, s->hot, k, false);
-    aims->small_sip->floor_table = &k->floor_sip;
-    aims->small_sip->floor = floor;
-    aims->small = add_keyed("ratelimit_table_take, 1000000/s, allowed", run_keyed, s->hot, floor, k,
-                            k->allow_whole);
-    add_keyed("same, 7/s", run_keyed, s->hot, floor, k, k->allow_part);
-    add_keyed("same, 1000000/s, with the result", run_keyed_result, s->hot, floor, k,
-              k->allow_whole);
-    shut = add_floor_keyed("floor: keyed, denied", run_floor_keyed, s->hot, k, true);
-    add_keyed("ratelimit_table_take, denied", run_keyed, s->hot, shut, k, k->deny);
-    plain =
-        add_floor_keyed("floor: keyed, no locks, allowed", run_floor_keyed_plain, s->hot, k, false);
-    add_keyed("ratelimit_table_take, RATELIMIT_NO_THREADS", run_keyed_plain, s->hot, plain, k,
-              k->allow_whole);
-    latency = add_floor_keyed("floor: keyed, latency", run_floor_latency, s->hot / 2, k, false);
-    aims->hot_latency_floor = latency;
-    aims->hot_latency = add_keyed("ratelimit_table_take, latency", run_keyed_latency, s->hot / 2,
-                                  latency, k, k->allow_whole);
-    aims->hot_chain = add("floor: dependent load, memory of the table", run_chain, s->hot, NULL);
-    aims->hot_chain->keys = k;
-    batch = add_floor_keyed("floor: batch of 32, prefetched", run_floor_batch, s->hot, k, false);
-    add_keyed("ratelimit_table_decide, batch of 32", run_keyed_batch, s->hot, batch, k,
-              k->allow_whole);
-    clock = add_floor_keyed("floor: clock and keyed", run_floor_limiter, s->hot / 4, k, false);
-    add_keyed("ratelimit_allow, its own clock", run_limiter, s->hot / 4, clock, k, k->allow_whole);
-}
-
-static void add_cold(const bench_scale *s, const char *title, const bench_keys *k, bench_aims *aims)
-{
-    bench_row *floor, *latency, *batch, *loads;
-    add_title(title);
-    loads = add("floor: random loads, memory of the table", run_loads, s->cold, NULL);
-    loads->keys = k;
-    aims->cold_chain = add("floor: dependent load, memory of the table", run_chain, s->cold, NULL);
-    aims->cold_chain->keys = k;
-    floor = add_floor_keyed("floor: keyed, allowed", run_floor_keyed, s->cold, k, false);
-    add_keyed("ratelimit_table_take, allowed", run_keyed, s->cold, floor, k, k->allow_whole);
-    if (k->deny) {
-        floor = add_floor_keyed("floor: keyed, denied", run_floor_keyed, s->cold, k, true);
-        add_keyed("ratelimit_table_take, denied", run_keyed, s->cold, floor, k, k->deny);
-    }
-    latency = add_floor_keyed("floor: keyed, latency", run_floor_latency, s->cold, k, false);
-    aims->cold_latency_floor = latency;
-    aims->cold_latency = add_keyed("ratelimit_table_take, latency", run_keyed_latency, s->cold,
-                                   latency, k, k->allow_whole);
-    aims->batch_latency = aims->cold_latency;
-    batch = add_floor_keyed("floor: batch of 32, prefetched", run_floor_batch, s->cold, k, false);
-    aims->batch = add_keyed("ratelimit_table_decide, batch of 32", run_keyed_batch, s->cold, batch,
-                            k, k->allow_whole);
-}
-
-static void add_threads(const bench_scale *s, const bench_keys *k, const bench_keys *one)
-{
-    size_t first = row_count + 1, i;
-    bench_row *floor;
-    add_title("Two threads, ns as each of them sees it");
-    floor = add_cell("floor: GCRA by compare-and-swap, one cell", run_floor_shared, s->hot, false);
-    add_bucket("ratelimit_bucket_take_shared, one bucket", run_shared, s->hot, floor, &whole, 1000);
-    floor = add_cell("floor: GCRA by compare-and-swap, denied", run_floor_shared, s->hot, true);
-    add_bucket("ratelimit_bucket_take_shared, denied", run_shared, s->hot, floor, &hourly, 0);
-    floor = add_floor_keyed("floor: keyed, one key", run_floor_keyed, s->hot, one, false);
-    add_keyed("ratelimit_table_take, one key", run_keyed, s->hot, floor, one, one->allow_whole);
-    floor = add_floor_keyed("floor: keyed, 10,000 keys", run_floor_keyed, s->hot, k, false);
-    add_keyed("ratelimit_table_take, 10,000 keys", run_keyed, s->hot, floor, k, k->allow_whole);
-    for (i = first; i < row_count; i++) {
-        rows[i].threads = 2;
-        if (rows[i].cells && !rows[i].denies) /* room for what two threads take at the same times */
-            rows[i].floor_limit.window = RATELIMIT_DAY;
+    size_t i, j;
+    k->count = stream_len;
+    k->stream_len = stream_len;
+    k->stream = get_memory(stream_len * sizeof *k->stream);
+    for (i = 0; i < stream_len; i++)
+        make_key(&k->stream[i], i);
+    make_floor(&k->floor, count);
+    fill_floor(&k->floor, false, false, count);
+    for (i = 0; i < 4; i++) {
+        table[i] = make_table(count, RATELIMIT_HASH_FAST, (ratelimit_full)i);
+        for (j = 0; j < 6 * count; j++)
+            (void)ratelimit_table_take(table[i], &j, sizeof j, &hourly, 1, table_time + j * STEP,
+                                       NULL);
     }
 }
 
 /* ---- printing ---- */
 
-static void print_cpu(void)
+static void print_processor(void)
 {
-    char line[256];
+    static const char *const names[] = {"model name", "Model",      "Hardware", "CPU implementer",
+                                        "CPU part",   "cpu family", "model\t",  "cpu MHz"};
+    char line[256], seen[8] = {0};
     FILE *file = fopen("/proc/cpuinfo", "r");
-    if (!file)
-        return;
-    while (fgets(line, sizeof line, file))
-        if (strncmp(line, "model name", 10) == 0) {
-            printf("CPU       %s", strchr(line, ':') ? strchr(line, ':') + 2 : "unknown\n");
-            break;
-        }
-    fclose(file);
+    size_t i;
+    printf("processor ");
+    while (file && fgets(line, sizeof line, file))
+        for (i = 0; i < sizeof names / sizeof *names; i++)
+            if (!seen[i] && strncmp(line, names[i], strlen(names[i])) == 0 && strchr(line, ':')) {
+                seen[i] = 1;
+                printf(" %s%.*s", i ? names[i] : "", (int)strcspn(strchr(line, ':') + 1, "\n"),
+                       strchr(line, ':') + 1);
+            }
+    if (file)
+        fclose(file);
+    printf("\n");
 }
 
 static void print_commit(void)
@@ -1112,116 +985,113 @@ static void print_commit(void)
             strcpy(line, "unknown");
         (void)pclose(git);
     }
-    printf("commit    %.*s\n", (int)strcspn(line, "\n"), line);
+    printf("commit     %.*s\n", (int)strcspn(line, "\n"), line);
 }
 
-static void print_heading(const bench_scale *s)
+static void print_heading(void)
 {
 #if defined(__clang__)
-    printf("compiler  clang %s\n", __clang_version__);
+    printf("compiler   clang %s\n", __clang_version__);
 #elif defined(__GNUC__)
-    printf("compiler  gcc %s\n", __VERSION__);
+    printf("compiler   gcc %s\n", __VERSION__);
 #endif
-    printf("flags     %s\n", BENCH_FLAGS);
-    print_cpu();
+    printf("flags      %s\n", BENCH_FLAGS);
+    print_processor();
     print_commit();
-    printf("rounds    %d\n\n", s->rounds);
-    printf("%-50s %9s %9s  %s\n", "", "ns median", "ns least", "ratio to the floor above");
+    fflush(stdout);
 }
 
 static void print_rows(int rounds)
 {
+    int reached = 0, aims = 0;
     size_t i;
+    printf("rounds     %d\n\n%-46s %15s %15s\n%-46s %7s %7s %7s %7s %7s %5s\n", rounds, "ns",
+           "floor", "ratelimit.h", "", "least", "median", "least", "median", "ratio", "aim");
+    for (i = 0; i < row_count; i++)
+        if (rows[i].chosen && rows[i].run)
+            qsort(rows[i].ns, (size_t)rounds, sizeof *rows[i].ns, compare);
     for (i = 0; i < row_count; i++) {
-        const bench_row *row = &rows[i];
-        if (!row->run) {
+        const bench_row *row = &rows[i], *floor = row->floor;
+        double ratio;
+        if (!row->run)
             printf("\n%s\n", row->what);
+        if (!row->chosen || !row->run || !floor)
             continue;
-        }
-        printf("  %-48s %9.2f %9.2f", row->what, middle(row->ns, rounds), least(row->ns, rounds));
-        if (row->floor)
-            printf("  %.2f", ratio(row, row->floor, rounds));
+        ratio = row->ns[0] / floor->ns[0];
+        printf("  %-44s %7.2f %7.2f %7.2f %7.2f %7.2f", row->what, floor->ns[0],
+               floor->ns[rounds / 2], row->ns[0], row->ns[rounds / 2], ratio);
+        if (row->aim > 0)
+            printf(" %5.2f  %s", row->aim, ratio <= row->aim ? "reached" : "NOT REACHED");
         printf("\n");
+        aims += row->aim > 0;
+        reached += row->aim > 0 && ratio <= row->aim;
     }
+    printf("\n%d of %d aims reached\n", reached, aims);
 }
 
-static void print_aim(const char *what, double got, double most)
+/* The rows that are wanted, and their floors. */
+static void choose(int count, char **words)
 {
-    printf("  %-62s %6.2f  at most %.2f  %s\n", what, got, most,
-           got <= most ? "reached" : "NOT REACHED");
-}
-
-/* The cold call's latency beyond the hot one's, in misses: what a dependent load costs there beyond
- * what it costs when hot. */
-static double misses(const bench_aims *a, int rounds)
-{
-    double values[MAX_ROUNDS];
-    int i;
-    for (i = 0; i < rounds; i++)
-        values[i] = (a->cold_latency->ns[i] - a->hot_latency->ns[i]) /
-                    (a->cold_chain->ns[i] - a->hot_chain->ns[i]);
-    return middle(values, rounds);
-}
-
-static void print_aims(const bench_aims *large, const bench_aims *huge, int rounds)
-{
-    printf("\nNumbers to reach\n");
-    print_aim("one bucket, plain, allowed, in one file as the bare GCRA: times it",
-              ratio(large->bucket, large->bucket_floor, rounds), 2);
-    printf("  %-62s %6.2f\n", "  for comparison: called from another file",
-           ratio(large->bucket_called, large->bucket_floor, rounds));
-    print_aim("one bucket, shared, allowed: times the compare-and-swap one",
-              ratio(large->shared, large->shared_floor, rounds), 1.2);
-    print_aim("10,000 keys in cache, locks: times the keyed floor",
-              ratio(large->small, large->small_floor, rounds), 2);
-    printf("  %-62s %6.2f\n", "  for comparison: the floor with SipHash-1-3",
-           ratio(large->small_sip, large->small_floor, rounds));
-    printf("  %-62s %6.2f\n", "  for comparison: times the floor with SipHash-1-3",
-           ratio(large->small, large->small_sip, rounds));
-    printf("  %-62s %6.2f\n", "  for comparison: latency, times the keyed floor's",
-           ratio(large->hot_latency, large->hot_latency_floor, rounds));
-    print_aim("a million keys cold: cache misses, by dependent loads", misses(large, rounds), 1.5);
-    printf("  %-62s %6.2f\n", "  for comparison: latency, times the keyed floor's",
-           ratio(large->cold_latency, large->cold_latency_floor, rounds));
-    print_aim("ten million keys: batch of 32, of the single call's latency",
-              ratio(huge->batch, huge->batch_latency, rounds), 1.0 / 3);
+    size_t i;
+    int j;
+    for (i = 0; i < row_count; i++) {
+        bool wanted = count == 0;
+        for (j = 0; j < count; j++)
+            wanted = wanted || strstr(rows[i].what, words[j]);
+        if (!rows[i].floor || !wanted)
+            continue;
+        rows[i].chosen = rows[i].floor->chosen = true;
+    }
+    for (i = 0; i < row_count; i++)
+        if (rows[i].chosen)
+            rows[i].ns = calloc(MAX_ROUNDS, sizeof *rows[i].ns);
 }
 
 int main(int argc, char **argv)
 {
-    static bench_keys one, small, large, huge;
-    static bench_aims aims, huge_aims;
-    bench_scale s = {false, 15, HOT_KEYS, 1000000, 10000000, 200000, 100000};
+    static bench_keys small, medium, large, huge, new_keys;
+    ratelimit_table *flooded[4];
+    bench_scale s = {false, false, MAX_ROUNDS, 32768, 65536};
+    uint64_t from;
     int round;
     size_t i;
     if (argc > 1 && strcmp(argv[1], "--quick") == 0) {
         s.quick = true;
         s.rounds = 2;
-        s.large = 100000;
-        s.huge = 300000;
-        s.hot = 40000;
-        s.cold = 20000;
+        s.hot = s.cold = 16384;
     }
-    print_heading(&s);
-    fflush(stdout);
-    make_keys(&one, 1, s.quick ? 65536 : 262144, false, false);
-    make_keys(&small, s.small, s.quick ? 65536 : 262144, true, true);
-    make_keys(&large, s.large, s.quick ? 65536 : 2000000, true, false);
-    make_keys(&huge, s.huge, s.quick ? 65536 : 4000000, false, false);
-    add_parts(&s, &small);
-    add_buckets(&s, &aims);
-    add_small(&s, &small, &aims);
-    add_cold(&s, s.quick ? "100,000 keys (quick run)" : "A million keys, cold, time given", &large,
-             &aims);
-    huge_aims = aims;
-    add_cold(&s, s.quick ? "300,000 keys (quick run)" : "Ten million keys, cold, time given", &huge,
-             &huge_aims);
-    add_threads(&s, &small, &one);
-    for (round = -1; round < s.rounds; round++) /* the first one warms up */
+    s.hot_only = argc > 1 && strcmp(argv[1], "--hot") == 0;
+    if (s.quick || s.hot_only) {
+        argc--;
+        argv++;
+    }
+    print_heading();
+    make_keys(&small, HOT_KEYS, 262144, true);
+    add_buckets(s.hot * 2);
+    add_hot(s.hot, &small);
+    if (!s.hot_only) {
+        make_keys(&medium, 100000, s.quick ? 65536 : 1000000, false);
+        add_cold("A table, 100,000 keys, RATELIMIT_HASH_FAST", s.cold, &medium, 2.6, 0);
+        make_keys(&large, s.quick ? 200000 : 1000000, s.quick ? 65536 : 2000000, false);
+        add_cold(s.quick ? "200,000 keys (quick run)"
+                         : "A table, a million keys, RATELIMIT_HASH_FAST",
+                 s.cold, &large, 1.7, 1.5);
+        make_flood(&new_keys, flooded, 100000, s.quick ? 65536 : 2000000);
+        add_flood(s.hot / 2, &new_keys, flooded);
+    }
+    if (!s.hot_only && !s.quick) {
+        make_keys(&huge, 10000000, 4000000, false);
+        add_cold("A table, ten million keys, RATELIMIT_HASH_FAST", s.cold, &huge, 0, 1.4);
+    }
+    choose(argc - 1, argv + 1);
+    for (i = 0; i < row_count; i++) /* warm up */
+        if (rows[i].chosen && rows[i].run)
+            sample(&rows[i], 0);
+    from = read_clock(CLOCK_MONOTONIC);
+    for (round = 0; round < s.rounds && read_clock(CLOCK_MONOTONIC) - from < SAMPLING_NS; round++)
         for (i = 0; i < row_count; i++)
-            if (rows[i].run)
-                sample(&rows[i], round < 0 ? 0 : round);
-    print_rows(s.rounds);
-    print_aims(&aims, &huge_aims, s.rounds);
+            if (rows[i].chosen && rows[i].run)
+                sample(&rows[i], round);
+    print_rows(round);
     return 0;
 }

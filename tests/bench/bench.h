@@ -1,17 +1,19 @@
-/* bench.h - what bench.c and bench_plain.c share: the header a second time, without locks. */
+/* bench.h - what bench.c and bench_static.c share. */
 #ifndef BENCH_H
 #define BENCH_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "../../ratelimit.h"
 
-/* The same calls from a copy of the header that was compiled with RATELIMIT_NO_THREADS. limit is a
- * ratelimit_limit of tokens per per_ns; the types are the copy's own, so nothing of the header
- * crosses this border. */
-void *plain_table(void *memory, size_t bytes);
-void plain_limit(uint64_t tokens, uint64_t per_ns, uint64_t burst);
-bool plain_take(void *table, const void *key, size_t key_len, uint64_t now_ns);
-uint64_t plain_bucket(uint64_t *bucket, uint64_t count, uint64_t now_ns, uint64_t step_ns);
+/* count takes of one token from *b, step_ns apart, where the compiler sees the whole of the header
+ * and the limit: 1,000,000 a second, or one an hour. They return how many passed. */
+uint64_t static_take_whole(ratelimit_bucket *b, uint64_t count, uint64_t now_ns, uint64_t step_ns);
+uint64_t static_take_hourly(ratelimit_bucket *b, uint64_t count, uint64_t now_ns, uint64_t step_ns);
+
+/* The compiler must not know what is in memory. */
+#if defined(__GNUC__)
+#  define BENCH_BARRIER() __asm__ volatile("" ::: "memory")
+#else
+#  define BENCH_BARRIER() ((void)0)
+#endif
 
 #endif

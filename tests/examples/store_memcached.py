@@ -10,7 +10,7 @@ import time
 
 import example
 from example import check, equal
-from store_sqlite import ODD, PATIENT, SLOW, Store, children_of
+from store_sqlite import ODD, PATIENT, SLOW, Store, bucket, children_of
 
 
 class Memcached:
@@ -42,13 +42,18 @@ class Memcached:
         return int(found[1]) if found else None
 
 
+def name_of(stored):
+    """memcached's name of a key, or of a bucket."""
+    text = b"".join(b"%c" % byte if 33 <= byte < 127 and byte != 37 else b"%%%02x" % byte for byte in stored)
+    return b"ratelimit:" + (b"=" + text if len(text) <= 200 else b"#" + hashlib.sha256(stored).hexdigest().encode())
+
+
 def keys(server, store):
     store.odd_keys()
     for key in ODD:
-        plain = len(key) <= 200 and all(33 <= byte < 127 for byte in key)
-        name = b"ratelimit:" + (b"=" + key if plain else b"#" + hashlib.sha256(key).hexdigest().encode())
-        check(f"key {key[:30]!r} is stored under a name that memcached takes", len(server.get(name) or b"") == 24)
-    digest = hashlib.sha256(ODD[0]).hexdigest()
+        check(f"key {key[:30]!r} is stored under a name that memcached takes",
+              len(server.get(name_of(bucket(key))) or b"") == 24)
+    digest = hashlib.sha256(bucket(b"x" * 508)).hexdigest()
     equal("a key that looks like another's hash is not that one", store.run("take", "#" + digest, SLOW),
           (0, "allowed, 19 of 20 left", ""))
     equal("nor one that looks like its name", store.run("take", "ratelimit:#" + digest, SLOW),
@@ -58,7 +63,7 @@ def keys(server, store):
 def expiry(server, store):
     def lives(what, name, least, *words):
         store.run(*words)
-        got = server.seconds_left(b"ratelimit:=" + name)
+        got = server.seconds_left(name_of(bucket(name, words[2]) if words[0] == "take" else name))
         check(f"{what} outlives what it says by a minute",
               got == least == -1 or least + 31 <= (got or 0) <= least + 61, got)
     lives("a token of 12 minutes", b"e1", 720, "take", "e1", "5/h")
@@ -72,9 +77,11 @@ def expiry(server, store):
 
 def vanishing(server, store):
     """A record that is evicted, or deleted, between gets and cas."""
-    load = example.start(store.program, *PATIENT, store.where, "load", 2, 1500, "take", "vanishing", "1000000/7000w")
+    limit = "1000000/7000w"
+    name = name_of(bucket("vanishing", limit))
+    load = example.start(store.program, *PATIENT, store.where, "load", 2, 1500, "take", "vanishing", limit)
     while load.poll() is None:
-        server.ask(b"delete ratelimit:=vanishing")
+        server.ask(b"delete " + name)
     equal("a record that vanishes is made anew", (load.returncode, example.said(load)),
           (0, "yes 3000, no 0, failed 0\n"))
 
@@ -102,18 +109,18 @@ def silent_under_load(server, store):
     for child in children_of(load, 3):
         os.kill(child, signal.SIGKILL)
     load.wait()
-    writes = int.from_bytes(server.get(b"ratelimit:=stopped")[20:24], "little")
+    writes = int.from_bytes(server.get(name_of(bucket("stopped", limit)))[20:24], "little")
     equal("no answer was taken for another's: each write is one token", 1000000 - store.left("stopped", limit), writes)
 
 
 def foreign(server, store):
+    name = name_of(bucket("foreign"))
     for value, text in [(b"hello", "no record"), (b"x" * 24, "another kind"), (b"", "no record"),
                         (b"y" * 5000, "no record")]:
-        server.ask(b"set ratelimit:=foreign 0 0 %d" % len(value), value)
+        server.ask(b"set %b 0 0 %d" % (name, len(value)), value)
         store.broken(f"a value that is no record ({len(value)} bytes)", text, key="foreign")
-        equal("it stays as it was", server.get(b"ratelimit:=foreign"), value)
-    store.run("acquire-plain", "semaphore", "5", "1h")
-    store.broken("a semaphore as a bucket", "another kind", key="semaphore")
+        equal("it stays as it was", server.get(name), value)
+    store.other_kind()
 
 
 def fill(server, size, made=[0]):
@@ -138,8 +145,9 @@ def full():
 
 def wrong_answers():
     """A server that answers a request with something else: never taken for a key that is not there."""
+    value = b"VALUE " + name_of(bucket("k"))
     for answer in (b"SERVER_ERROR busy\r\n", b"CLIENT_ERROR no\r\n", b"rubbish\r\n", b"\r\n", b"",
-                   b"VALUE ratelimit:=k 0 24 7\r\nshort", b"VALUE ratelimit:=k 0 24\r\n" + b"x" * 24 + b"\r\nEND\r\n"):
+                   value + b" 0 24 7\r\nshort", value + b" 0 24\r\n" + b"x" * 24 + b"\r\nEND\r\n"):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             def serve():
                 with listener.accept()[0] as client:
@@ -180,7 +188,7 @@ def main():
         check(f"{where!r} is no place", got[:2] == (2, "") and got[2], got)
     store.limits()
     store.semaphores()
-    store.killed(lambda key: int.from_bytes(server.get(b"ratelimit:=" + key.encode())[20:24], "little"))
+    store.killed(lambda key: int.from_bytes(server.get(name_of(key))[20:24], "little"))
     store.killed_holder()
     keys(server, store)
     expiry(server, store)

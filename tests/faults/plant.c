@@ -1,6 +1,7 @@
 /* plant.c - plants one fault of a list in a copy of a file.
  *
  *     plant LIST                 prints "NAME TEST WORD..." for each fault
+ *     plant LIST NAME            prints which file the fault is about
  *     plant LIST NAME FILE       prints FILE with the fault planted; exit status 3 if it can't be
  *
  * A list is made of
@@ -8,6 +9,7 @@
  *     fault NAME
  *     test  TEST [WORD...]       the program that must catch it, and what of it is run
  *     why   one line: what the fault does
+ *     file  FILE                 what it is about, if not ratelimit.h
  *     - what stands in the file, in one or more lines
  *     + what shall stand there instead, in none or more lines
  *
@@ -20,7 +22,7 @@
 enum { FILE_BYTES = 1 << 20, FAULT_BYTES = 4096, LINE_BYTES = 512 };
 
 typedef struct fault {
-    char name[LINE_BYTES], test[LINE_BYTES], why[LINE_BYTES];
+    char name[LINE_BYTES], test[LINE_BYTES], why[LINE_BYTES], file[LINE_BYTES];
     char from[FAULT_BYTES], to[FAULT_BYTES];
 } fault;
 
@@ -47,6 +49,7 @@ static int next_fault(FILE *list, fault *f, char *ahead)
 {
     char line[LINE_BYTES];
     memset(f, 0, sizeof *f);
+    strcpy(f->file, "ratelimit.h");
     do {
         if (sscanf(ahead, "fault %511s", f->name) == 1)
             break;
@@ -65,7 +68,8 @@ static int next_fault(FILE *list, fault *f, char *ahead)
             strcpy(f->why, line + 4);
         else if (line[0] == '-' || line[0] == '+')
             add(line[0] == '-' ? f->from : f->to, line + 1);
-        else if (sscanf(line, "test %511[^\n]", f->test) != 1 && line[0] != '\n' && line[0] != '#')
+        else if (sscanf(line, "test %511[^\n]", f->test) != 1 &&
+                 sscanf(line, "file %511s", f->file) != 1 && line[0] != '\n' && line[0] != '#')
             stop("not understood", line);
     }
     if (!f->test[0] || !f->why[0] || !f->from[0])
@@ -122,16 +126,16 @@ int main(int argc, char **argv)
 {
     static fault f;
     char ahead[LINE_BYTES] = "";
-    FILE *list = argc == 2 || argc == 4 ? fopen(argv[1], "r") : NULL;
+    FILE *list = argc >= 2 && argc <= 4 ? fopen(argv[1], "r") : NULL;
     if (!list)
-        stop("usage: plant LIST [NAME FILE]", argc > 1 ? argv[1] : "");
+        stop("usage: plant LIST [NAME [FILE]]", argc > 1 ? argv[1] : "");
     while (next_fault(list, &f, ahead)) {
         if (argc == 2)
             printf("%s %s\n", f.name, f.test);
         else if (strcmp(f.name, argv[2]) == 0)
-            return plant(&f, argv[3]);
+            return argc == 4 ? plant(&f, argv[3]) : (puts(f.file) < 0);
     }
-    if (argc == 4)
+    if (argc > 2)
         stop("no such fault", argv[2]);
     return 0;
 }

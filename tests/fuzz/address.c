@@ -1,4 +1,4 @@
-/* Texts of addresses, against the C library's own reading; keys made of them, and of two parts. */
+/* Texts of addresses, against the C library's own reading; keys made of them. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
@@ -56,29 +56,6 @@ static void keys_of(const unsigned char *address, size_t bytes)
         key_of(address, bytes, (address[bytes - 1] + 17 * i) % 131, in6 ? 4 : bytes);
 }
 
-/* Two parts of the input as one key, and back. */
-static void join(const uint8_t *data, size_t size, size_t a_len)
-{
-    size_t b_len = size - a_len, bytes, len, found = 0, i;
-    const uint8_t *b = data + a_len;
-    len = ratelimit_key_join(data, a_len, b, b_len, NULL, 0);
-    MUST(len == size + 1 + (a_len < 255 ? 1u : 9u));
-    for (bytes = len < 12 ? 0 : len - 12; bytes <= len + 1; bytes++) {
-        unsigned char *buf = fuzz_buffer(bytes);
-        MUST(ratelimit_key_join(data, a_len, b, b_len, buf, bytes) == len);
-        MUST(fuzz_untouched(buf, bytes, bytes < len ? 0 : len));
-        if (bytes >= len) {
-            found = buf[len - 1];
-            if (found == 255)
-                for (found = 0, i = 0; i < 8; i++)
-                    found |= (size_t)buf[len - 9 + i] << (8 * i);
-            MUST(found == a_len && buf[a_len] == '|' && memcmp(buf, data, a_len) == 0);
-            MUST(memcmp(buf + a_len + 1, b, b_len) == 0);
-        }
-        fuzz_free(buf);
-    }
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     unsigned char wanted[16], *out = fuzz_buffer(16);
@@ -97,9 +74,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (size == 16)
         keys_of(data, 16);
-    if (size)
-        for (len = 0; len <= size; len += 1 + size / 16)
-            join(data, size, len);
     fuzz_free(out);
     free(text);
     return 0;

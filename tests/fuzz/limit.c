@@ -30,7 +30,7 @@ static void format_at_every_size(const ratelimit_limit *limit, const char *text,
         if (bytes > len)
             MUST(memcmp(buf, text, len + 1) == 0 && fuzz_untouched(buf, bytes, len + 1));
         else
-            MUST((!bytes || !buf[0]) && fuzz_untouched(buf, bytes, bytes != 0));
+            MUST((!bytes || !buf[0]) && fuzz_untouched(buf, bytes, bytes));
         fuzz_free(buf);
     }
     MUST(ratelimit_limit_format(limit, NULL, 0) == len);
@@ -42,11 +42,11 @@ static void decide(const ratelimit_limit *limit)
     const uint64_t now = UINT64_C(1) << 61;
     ratelimit_bucket b = {0, 0}, before;
     ratelimit_result r;
-    MUST(ratelimit_bucket_take(&b, limit, limit->burst, now, &r));
     if (limit->burst == UINT64_MAX) {
-        MUST(ratelimit_bucket_take(&b, limit, UINT64_MAX, now, &r));
+        MUST(ratelimit_bucket_take(&b, limit, INT64_MAX, now, &r));
         return;
     }
+    MUST(ratelimit_bucket_take(&b, limit, limit->burst, now, &r));
     MUST(r.remaining == 0 || !limit->interval_ns);
     if (ratelimit_bucket_take(&b, limit, limit->burst, now, &r))
         return; /* a whole burst in less than a ns */
@@ -114,8 +114,8 @@ static void good(const ratelimit_limit *limit)
     decide(limit);
 }
 
-/* The byte at fault is the first that is wrong: what stands before it could have gone on, what
- * comes behind does not matter. */
+/* The fault is the first token that is wrong: what comes before it could have gone on, what comes
+ * after its first byte does not matter. */
 static void wrong_at(const char *text, size_t size, size_t fault)
 {
     ratelimit_limit limit;

@@ -91,7 +91,7 @@ static void event(etcd *e, const char *key, size_t key_len, const char *value, s
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static unsigned char memory[RATELIMIT_RULES_BYTES(MAX_RULES, 0)];
+    static unsigned char memory[RATELIMIT_RULES_BYTES(MAX_RULES)];
     static const char name[] = "/config/a/b/ratelimit/y";
     static store s;
     static etcd e;
@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!silence)
         silence = fopen("/dev/null", "w");
     MUST(silence &&
-         ratelimit_rules_init(&s.rules, memory, sizeof memory, MAX_RULES, 0) == RATELIMIT_OK);
+         ratelimit_rules_init(&s.rules, memory, sizeof memory, MAX_RULES) == RATELIMIT_OK);
     strcpy(s.prefix, "/config/a/b/ratelimit/");
     s.count = 0;
     e.store = &s;

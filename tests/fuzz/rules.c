@@ -12,6 +12,8 @@ const char *const fuzz_seeds[] = {
     "abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabc 1/s\n"
     "abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcd 1/s\n",
     "shadow shadow\nshadow 1/s shadow shadow\n#\n # x\nx #1/s",
+    "closed 5/m closed\nopen 1/s open shadow # x\nx 1/s closed open\n",
+    "costarring 1/s\nliquid 1/s\n",
     "name\nx 0/s",
     "x 1/s burst 99999999999999999999",
     "x\x01y 1/s",
@@ -19,15 +21,15 @@ const char *const fuzz_seeds[] = {
     "",
     NULL};
 
-enum { RULES = 5, OWN = 2 };
+enum { RULES = 5 };
 
 static const char old_text[] = "login 5/m\nlogin|root 1/m shadow\nold unlimited\n";
 
-/* Blanks and control characters are in no name; rules come in order, each with a sound limit.
- * Writes them as a text. */
+/* Blanks and control characters are in no name; no name comes twice; each limit is sound and has
+ * the scope of the name's head. Writes the rules as a text. */
 static size_t look_at_rules(ratelimit_rules *rules, char *text, size_t bytes)
 {
-    ratelimit_rule rule, before = {0}, found;
+    ratelimit_rule rule, found;
     size_t i, j, len = 0;
     text[0] = 0;
     for (i = 0; ratelimit_rules_at(rules, i, &rule); i++) {
@@ -35,14 +37,18 @@ static size_t look_at_rules(ratelimit_rules *rules, char *text, size_t bytes)
         MUST(name > 0 && name < RATELIMIT_RULE_NAME_BYTES && rule.name[0] != '#');
         for (j = 0; j < name; j++)
             MUST((unsigned char)rule.name[j] > ' ' && rule.name[j] != 127);
-        MUST(strcmp(before.name, rule.name) < 0);
+        for (j = 0; j < i; j++)
+            MUST(ratelimit_rules_at(rules, j, &found) && strcmp(found.name, rule.name) != 0);
         MUST(ratelimit_limit_check(&rule.limit) == RATELIMIT_OK);
+        MUST(rule.limit.scope == ratelimit_scope(rule.name, strcspn(rule.name, "|")));
         MUST(ratelimit_rules_find(rules, rule.name, &found));
-        MUST(memcmp(&found, &rule, sizeof rule) == 0);
-        before = rule;
+        MUST(strcmp(found.name, rule.name) == 0 && found.shadow == rule.shadow);
+        MUST(memcmp(&found.limit, &rule.limit, sizeof rule.limit) == 0);
+        MUST(!(rule.closed && rule.open));
         len += (size_t)snprintf(text + len, bytes - len, "%s ", rule.name);
         len += ratelimit_limit_format(&rule.limit, text + len, bytes - len);
-        len += (size_t)snprintf(text + len, bytes - len, "%s\n", rule.shadow ? " shadow" : "");
+        len += (size_t)snprintf(text + len, bytes - len, "%s%s%s\n", rule.shadow ? " shadow" : "",
+                                rule.closed ? " closed" : "", rule.open ? " open" : "");
     }
     MUST(i <= RULES && len < bytes);
     return len;
@@ -65,43 +71,33 @@ static void fault_lies_inside(const char *text, size_t size, const ratelimit_fau
 /* The name, the key and the rule asked for are what the input says. */
 static void ask(ratelimit_limiter *l, const char *text, size_t size)
 {
-    ratelimit_rule_request asked[2];
-    size_t binds;
+    ratelimit_rule_request asked[3];
+    ratelimit_result res[3];
+    ratelimit_rule rules[3];
+    size_t i;
     memset(asked, 0, sizeof asked);
     asked[0].request.key = text;
     asked[0].request.key_len = size;
     asked[0].request.n = 1;
-    asked[1] = asked[0];
+    asked[1] = asked[2] = asked[0];
     asked[1].rule = text;
-    (void)ratelimit_take_rules(l, asked, 2, &binds);
-    MUST(binds < 2);
-    for (binds = 0; binds < 2; binds++) {
-        const ratelimit_result *r = &asked[binds].result;
-        MUST(asked[binds].bucket_len <= sizeof asked[binds].bucket);
-        MUST(asked[binds].name[0]
-                 ? r->status != RATELIMIT_BAD_LIMIT
-                 : r->status == RATELIMIT_BAD_LIMIT || r->status == RATELIMIT_BAD_KEY);
+    asked[2].rule = "login";
+    (void)ratelimit_take_rules(l, asked, res, rules, 3);
+    MUST(ratelimit_binding(res, 3) < 3);
+    for (i = 0; i < 3; i++) {
+        MUST(rules[i].name[0]
+                 ? res[i].status != RATELIMIT_BAD_LIMIT
+                 : res[i].status == RATELIMIT_BAD_LIMIT || res[i].status == RATELIMIT_BAD_KEY);
+        MUST(!rules[i].name[0] || ratelimit_limit_check(&rules[i].limit) == RATELIMIT_OK);
     }
     (void)ratelimit_allow_rule(l, text, NULL);
     (void)ratelimit_allow_rule(l, "key", text);
 }
 
-static void own(ratelimit_rules *rules, const char *text, size_t size)
-{
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 3);
-    ratelimit_status status = ratelimit_rules_own(rules, "login", text, size, &limit);
-    MUST(status ==
-         (size >= 1 && size <= RATELIMIT_OWN_KEY_BYTES ? RATELIMIT_OK : RATELIMIT_BAD_KEY));
-    status = ratelimit_rules_own(rules, text, "ann", 3, &limit);
-    MUST(status == RATELIMIT_OK || status == RATELIMIT_BAD_ARGUMENT);
-    MUST(ratelimit_rules_own(rules, "login", "bob", 3, NULL) == RATELIMIT_OK);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static unsigned char memory[RATELIMIT_RULES_BYTES(RULES, OWN)],
-        places[RATELIMIT_TABLE_BYTES(9)];
-    static const ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0};
+    static unsigned char memory[RATELIMIT_RULES_BYTES(RULES)], places[RATELIMIT_TABLE_BYTES(9)];
+    static const ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0, 0};
     char before[1024], after[1024], again[1024], *text = fuzz_text(data, size);
     ratelimit_rules *rules;
     ratelimit_table *table;
@@ -109,7 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ratelimit_fault fault;
     ratelimit_status status;
     size_t len;
-    MUST(ratelimit_rules_init(&rules, memory, sizeof memory, RULES, OWN) == RATELIMIT_OK);
+    MUST(ratelimit_rules_init(&rules, memory, sizeof memory, RULES) == RATELIMIT_OK);
     MUST(ratelimit_table_init(&table, places, sizeof places, &options) == RATELIMIT_OK);
     l.rules = rules;
     MUST(ratelimit_init(&l, ratelimit_table_store(table, NULL, NULL)) == RATELIMIT_OK);
@@ -129,7 +125,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         MUST(strcmp(before, after) == 0);
         fault_lies_inside(text, size, &fault);
     }
-    own(rules, text, size);
     ask(&l, text, size);
     ratelimit_close(&l);
     free(text);

@@ -33,14 +33,22 @@ static ratelimit_result make_result(input *in)
 {
     ratelimit_result r;
     memset(&r, 0, sizeof r);
-    r.status = (ratelimit_status)(number(in, 1) % 20);
+    r.status = (ratelimit_status)(number(in, 1) % 21);
     r.allowed = number(in, 1) & 1;
-    r.limit = number(in, number(in, 1) % 9);
+    r.burst = number(in, number(in, 1) % 9);
     r.remaining = number(in, number(in, 1) % 9);
     r.retry_after_ns = number(in, number(in, 1) % 9);
     r.reset_after_ns = number(in, number(in, 1) % 9);
     r.source = (ratelimit_source)(number(in, 1) % 5);
     return r;
+}
+
+/* The value of the line that begins with name, or NULL: a rule's name may look like a field. */
+static const char *line_of(const char *text, const char *name)
+{
+    while (*text && strncmp(text, name, strlen(name)) != 0)
+        text = strstr(text, "\r\n") + 2;
+    return *text ? text + strlen(name) : NULL;
 }
 
 /* Lines of printable ASCII that end in CRLF, each "Name: value". */
@@ -51,20 +59,21 @@ static void fields_are_sound(const char *text, size_t len, const ratelimit_resul
         for (end = line; *end >= ' ' && *end <= '~';)
             end++;
         MUST(end[0] == '\r' && end[1] == '\n');
-        MUST(memchr(line, ':', (size_t)(end - line)) && !strstr(line, ": \r") && *line != ' ');
+        MUST(memchr(line, ':', (size_t)(end - line)) && *line != ' ' && end[-1] != ' ');
         line = end + 2;
     }
-    MUST(!strstr(text, "Retry-After") || (!r->allowed && (sets & RATELIMIT_HTTP_RETRY_AFTER)));
-    MUST(!strstr(text, "Retry-After: 0"));
+    MUST(!line_of(text, "Retry-After: ") || (!r->allowed && (sets & RATELIMIT_HTTP_RETRY_AFTER)));
+    MUST(!line_of(text, "Retry-After: 0"));
     if (r->status == RATELIMIT_DENIED && !r->allowed && (sets & RATELIMIT_HTTP_RETRY_AFTER) &&
         r->retry_after_ns != RATELIMIT_FOREVER) {
         uint64_t ns = r->retry_after_ns ? r->retry_after_ns : 1;
-        MUST(strstr(text, "Retry-After: "));
-        MUST(strtoull(strstr(text, "Retry-After: ") + 13, NULL, 10) ==
+        MUST(line_of(text, "Retry-After: "));
+        MUST(strtoull(line_of(text, "Retry-After: "), NULL, 10) ==
              ns / RATELIMIT_SECOND + (ns % RATELIMIT_SECOND != 0));
     }
-    MUST(!strstr(text, "X-RateLimit") || (sets & RATELIMIT_HTTP_X));
-    MUST(!strstr(text, "\nRateLimit") || (sets & RATELIMIT_HTTP_DRAFT));
+    MUST(!line_of(text, "X-RateLimit") || (sets & RATELIMIT_HTTP_X));
+    MUST(!line_of(text, "RateLimit") || (sets & RATELIMIT_HTTP_DRAFT));
+    MUST(!len || !r->allowed || r->status == RATELIMIT_OK);
 }
 
 static void http_at_every_size(const ratelimit_result *r, const ratelimit_limit *limit,
@@ -81,7 +90,7 @@ static void http_at_every_size(const ratelimit_result *r, const ratelimit_limit 
         if (bytes > len)
             MUST(memcmp(buf, text, len + 1) == 0 && fuzz_untouched(buf, bytes, len + 1));
         else
-            MUST((!bytes || !buf[0]) && fuzz_untouched(buf, bytes, bytes != 0));
+            MUST((!bytes || !buf[0]) && fuzz_untouched(buf, bytes, bytes));
         fuzz_free(buf);
     }
 }
@@ -107,7 +116,7 @@ static void metrics_are_sound(const char *text, size_t len)
             at = strstr(at, "=\"") + 2;
             while (*at != '"')
                 at += *at == '\\' ? 2 : 1;
-            MUST(at[1] == '}' && at[2] == ' ');
+            MUST(strncmp(at, "\",instance=\"3\"} ", 15) == 0 || strncmp(at, "\"} ", 3) == 0);
         }
         line = end + 1;
     }
@@ -116,14 +125,16 @@ static void metrics_are_sound(const char *text, size_t len)
 static void metrics_at_some_sizes(const ratelimit_limiter *l, const ratelimit_table *table,
                                   size_t size)
 {
-    size_t len = ratelimit_metrics(l, table, 0, NULL, 0), i;
+    const char *labels = size % 2 ? "instance=\"3\"" : NULL;
+    size_t len = ratelimit_metrics(l, table, 0, labels, NULL, 0), i;
     char *text = malloc(len + 1);
     const size_t sizes[] = {0, 1, 2, size % (len + 2), len - 1, len, len + 1, len + 2};
-    MUST(text && ratelimit_metrics(l, table, 0, text, len + 1) == len && strlen(text) == len);
+    MUST(text && ratelimit_metrics(l, table, 0, labels, text, len + 1) == len &&
+         strlen(text) == len);
     metrics_are_sound(text, len);
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         unsigned char *buf = fuzz_buffer(sizes[i]);
-        MUST(ratelimit_metrics(l, table, 0, (char *)buf, sizes[i]) == len);
+        MUST(ratelimit_metrics(l, table, 0, labels, (char *)buf, sizes[i]) == len);
         MUST(fuzz_untouched(buf, sizes[i], sizes[i] > len ? len + 1 : sizes[i]));
         MUST(!sizes[i] || (sizes[i] > len ? memcmp(buf, text, len + 1) == 0 : !buf[0]));
         fuzz_free(buf);
@@ -131,21 +142,46 @@ static void metrics_at_some_sizes(const ratelimit_limiter *l, const ratelimit_ta
     free(text);
 }
 
-static void metrics(const char *rules_text, size_t rules_len, input *in)
+/* A result for each rule, all the same: names of any bytes give fields of printable ASCII. */
+static void fields_of_rules(ratelimit_rules *rules, const char *text, size_t text_len,
+                            const ratelimit_result *r, unsigned sets)
 {
-    static unsigned char memory[RATELIMIT_RULES_BYTES(9, 1)], places[RATELIMIT_TABLE_BYTES(9)];
-    static const ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0};
+    ratelimit_result res[9];
+    ratelimit_rule rule[9];
+    size_t count, len;
+    char *buf;
+    for (count = 0; count < 9 && ratelimit_rules_at(rules, count, &rule[count]); count++) {
+        res[count] = *r;
+        rule[count].shadow = false;
+    }
+    text_len = text_len < 50 ? text_len : 50;
+    len = ratelimit_http_rule_fields(res, rule, count, text, text_len, sets, NULL, 0);
+    MUST(len < 512 * (count + 1) + 3 * count * text_len);
+    buf = malloc(len + 1);
+    MUST(buf);
+    MUST(ratelimit_http_rule_fields(res, rule, count, text, text_len, sets, buf, len + 1) == len);
+    if (count)
+        fields_are_sound(buf, len, r, sets);
+    free(buf);
+}
+
+static void metrics(const char *rules_text, size_t rules_len, input *in, const ratelimit_result *r,
+                    unsigned sets)
+{
+    static unsigned char memory[RATELIMIT_RULES_BYTES(9)], places[RATELIMIT_TABLE_BYTES(9)];
+    static const ratelimit_table_options options = {{1, 2}, RATELIMIT_EVICT, 0, 0};
     ratelimit_rules *rules;
     ratelimit_table *table;
     ratelimit_limiter l = {0};
     ratelimit_tier tier = {0};
-    MUST(ratelimit_rules_init(&rules, memory, sizeof memory, 9, 1) == RATELIMIT_OK);
+    MUST(ratelimit_rules_init(&rules, memory, sizeof memory, 9) == RATELIMIT_OK);
     MUST(ratelimit_table_init(&table, places, sizeof places, &options) == RATELIMIT_OK);
     tier.store = ratelimit_table_store(table, NULL, NULL);
     tier.table = table;
     l.rules = rules;
     MUST(ratelimit_init(&l, ratelimit_tier_store(&tier)) == RATELIMIT_OK);
     (void)ratelimit_rules_load(rules, rules_text, rules_len, NULL);
+    fields_of_rules(rules, rules_text, rules_len, r, sets);
     l.counts.allowed = number(in, 8);
     tier.counts.leased = number(in, 8);
     metrics_at_some_sizes(&l, table, (size_t)number(in, 2));
@@ -164,7 +200,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memset(&limit, 0, sizeof limit);
     http_at_every_size(&r, sets & 8 ? NULL : &limit, sets);
     statuses(&r);
-    metrics(newline ? newline + 1 : text, newline ? size - first - 1 : size, &in);
+    metrics(newline ? newline + 1 : text, newline ? size - first - 1 : size, &in, &r, sets);
     free(text);
     return 0;
 }

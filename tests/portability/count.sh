@@ -4,7 +4,11 @@
 #     pass                      one more passed
 #     fail WHAT [FILE]          one more failed: prints WHAT and the start of FILE
 #     skip WHAT                 one more skipped: prints it
+#     wanted WHAT               true if WHAT has a word of WORDS in it, or there are none: scripts
+#                               that ask can be told to check only a part
 #     run WHAT COMMAND...       passes if COMMAND does; its output is shown only if it fails
+#     limited SECONDS COMMAND   runs COMMAND; if it hangs, ends it and says so. The time is for what
+#                               hangs: ten times what COMMAND needs on a quiet machine, and more
 #     refuse WHAT TEXT COMMAND  passes if COMMAND fails and says TEXT
 #     have TOOL PACKAGE         is TOOL there? If not: a failure that names its Debian package, or a
 #                               skip with SKIP_MISSING=1
@@ -36,6 +40,29 @@ fail() {
 skip() {
     count_skipped=$((count_skipped + 1))
     echo "skipped: $1"
+}
+
+wanted() {
+    [ -n "${WORDS:-}" ] || return 0
+    for count_word in $WORDS; do
+        case $1 in
+        *"$count_word"*) return 0 ;;
+        esac
+    done
+    return 1
+}
+
+limited() {
+    count_limit=$1
+    count_begin=$(date +%s)
+    shift
+    timeout -k 5 "$count_limit" "$@"
+    count_code=$?
+    if [ $count_code -eq 124 ] ||
+        { [ $count_code -eq 137 ] && [ $(($(date +%s) - count_begin)) -ge "$count_limit" ]; }; then
+        echo "time limit of $count_limit s"
+    fi
+    return $count_code
 }
 
 run() {

@@ -21,7 +21,7 @@ big_endian() {
         fail "s390x: $1 does not build" "$build/output"
         return
     fi
-    if (cd "$root" && timeout 120 qemu-s390x "$build/program") >"$build/output" 2>&1; then
+    if (cd "$root" && limited 1800 qemu-s390x "$build/program") >"$build/output" 2>&1; then
         tail -n 1 "$build/output" >"$build/last"
         if [ "$2" = counts ] && ! grep -Eq '^[1-9][0-9]* passed, 0 failed' "$build/last"; then
             fail "s390x: $1 ends without a count" "$build/output"

@@ -3,6 +3,7 @@
 #
 # HEADER_DIR  the folder of the ratelimit.h to try (the project's own)
 # CC, CXX     the compilers
+# WORDS       only cases whose name has one of these words in it
 #
 # Each case is a few lines below: files that are compiled, linked together and run. A case passes if
 # its program ends with 0, which it does only if all answers of use.h are right.
@@ -23,6 +24,7 @@ file() {
 # together WHAT FILE...  A .cpp is compiled as C++, and if there is one the C++ compiler links.
 together() {
     together_what=$1
+    wanted "$1" || return 0
     together_linker=$CC
     together_objects=
     shift
@@ -43,7 +45,7 @@ together() {
         fail "$together_what: does not link" "$build/output"
         return
     fi
-    run "$together_what: gives a wrong answer" "$build/program"
+    run "$together_what: gives a wrong answer" limited 60 "$build/program"
 }
 
 file main.c <<'END'

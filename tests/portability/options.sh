@@ -7,6 +7,7 @@
 # HEADER_DIR  the folder of the ratelimit.h to try (the project's own)
 # CC, CXX     the compilers
 # QUICK       1: no pairs, no C++
+# WORDS       only combinations that have one of these words in them, such as LOCKS
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -15,6 +16,7 @@ rm -rf "$build" && mkdir -p "$build" || exit 1
 . "$here/count.sh"
 header=${HEADER_DIR:-$root}
 c="$CC -std=c99 -O1 $warnings_c -I$header -I$here"
+unoptimised="$CC -std=c99 -O0 $warnings_c -I$header -I$here"
 cpp="$CXX -std=c++11 -O1 $warnings_cpp -x c++ -I$header -I$here"
 
 # with COMPILER OPTION...  options.c with these builds without a warning and gives the right
@@ -22,18 +24,19 @@ cpp="$CXX -std=c++11 -O1 $warnings_cpp -x c++ -I$header -I$here"
 with() {
     with_compiler=$1
     shift
+    wanted "$*" || return 0
     rm -f "$build/program"
     if ! $with_compiler "$@" "$here/options.c" -o "$build/program" >"$build/output" 2>&1; then
         fail "$* (${with_compiler%% *}): does not build" "$build/output"
         return
     fi
-    run "$* (${with_compiler%% *}): gives a wrong answer" timeout 20 "$build/program"
+    run "$* (${with_compiler%% *}): gives a wrong answer" limited 20 "$build/program"
 }
 
 # Only what a header may be compiled with; an option that the table has and this list lacks is a
 # failure below.
 singles="RATELIMIT_NO_LOG RATELIMIT_LOG_NOW=1 RATELIMIT_STATIC RATELIMIT_API=extern RATELIMIT_NO_CLOCK RATELIMIT_NO_THREADS LOCKS
-    LOCKS_WITHOUT_ARGUMENT RATELIMIT_TAKEOVER_MS=1 RATELIMIT_STEP_NS=RATELIMIT_SECOND
+    RATELIMIT_FIXED_LIMITS SLEEPS RATELIMIT_TAKEOVER_MS=1 RATELIMIT_STEP_NS=RATELIMIT_SECOND
     RATELIMIT_MAX_ALL=4 RATELIMIT_NO_TEXT"
 
 with "$c" -DPLAIN
@@ -54,11 +57,11 @@ for one in $pairs; do
         *" $other "*) continue ;;
         esac
         case "$one $other" in
-        "LOCKS LOCKS_WITHOUT_ARGUMENT") continue ;;          # the same macros
         "LOCKS RATELIMIT_MAX_ALL=4") continue ;;             # its batch is one of 64
         "RATELIMIT_STATIC RATELIMIT_API=extern") continue ;; # one linkage
+        "RATELIMIT_NO_THREADS SLEEPS") continue ;;           # nobody sleeps
         esac
-        with "$c" "-D$one" "-D$other"
+        with "$unoptimised" "-D$one" "-D$other"
     done
 done
 if [ "${QUICK:-0}" != 1 ] && have "${CXX%% *}" g++; then
@@ -75,14 +78,14 @@ if [ "$(wc -l <"$build/named")" -lt 8 ]; then
 fi
 tried=$(echo "$singles" | tr -s '\n ' ' ')
 while read -r option; do
-    case " $tried RATELIMIT_IMPLEMENTATION RATELIMIT_LOCK RATELIMIT_UNLOCK" in
+    case " $tried RATELIMIT_IMPLEMENTATION RATELIMIT_LOCK RATELIMIT_UNLOCK RATELIMIT_SLEEP_MS" in
     *" $option"*) pass ;;
     *) fail "$option is in the header's table, but not tried in options.sh" ;;
     esac
 done <"$build/named"
 for one in $singles; do
     case $one in
-    LOCKS*) continue ;;
+    LOCKS* | SLEEPS) continue ;;
     esac
     if grep -qx "${one%%=*}" "$build/named"; then
         pass
@@ -120,9 +123,15 @@ for bad in RATELIMIT_TAKEOVER_MS=0 RATELIMIT_TAKEOVER_MS=3600001 RATELIMIT_MAX_A
     RATELIMIT_MAX_ALL=4097; do
     refuse "-D$bad" "${bad%%=*} must be" $CC -std=c99 -D$bad $impl
 done
-for half in "RATELIMIT_LOCK(x)=(void)(x)" "RATELIMIT_UNLOCK(x)=(void)(x)"; do
+for half in "RATELIMIT_LOCK()=((void)0)" "RATELIMIT_UNLOCK()=((void)0)"; do
     refuse "-D$half alone" "Define both" $CC -std=c99 "-D$half" $impl
 done
+# Where nothing makes a shared bucket safe there is no function of that name.
+run "RATELIMIT_NO_THREADS: a shared bucket" $CC -std=c99 -DRATELIMIT_NO_THREADS -I"$header" \
+    -fsyntax-only "$here/shared.c"
+if builds "clang -m32" gcc-N-multilib; then
+    run "clang, i686: a shared bucket" clang -std=c99 -m32 -march=i686 -I"$header" -fsyntax-only "$here/shared.c"
+fi
 refuse "C89" "needs C99" $CC -std=c89 $impl
 if have "${CXX%% *}" g++; then
     refuse "C++98" "needs C++11" $CXX -std=c++98 -x c++ $impl

@@ -105,12 +105,12 @@ try() {
     fi
 }
 
-shown="exports exports-clock"
+shown="exports exports-clock exports-shared"
 with_clock="may-need needs-clock"
 if [ "${QUICK:-0}" = 1 ]; then
     plain="$CC -std=c99 -fno-stack-protector -fno-common -O1"
     try "-O1" "" "$plain" "$shown" "$with_clock"
-    try "without a clock" "" "$plain -DRATELIMIT_NO_CLOCK" exports may-need
+    try "without a clock" "" "$plain -DRATELIMIT_NO_CLOCK" "exports exports-shared" may-need
     if [ "$(uname -m)" = x86_64 ]; then
         try "without float registers" "" "$plain -mgeneral-regs-only" "$shown" "$with_clock"
     fi
@@ -126,12 +126,14 @@ for cc in $compilers; do
     for level in -O0 -O1 -O2 -Os -O3; do
         try "$cc $level" "" "$plain $level" "$shown" "$with_clock"
     done
-    try "$cc without a clock" "" "$plain -O2 -DRATELIMIT_NO_CLOCK" exports may-need
-    try "$cc without threads" "" "$plain -O2 -DRATELIMIT_NO_THREADS" "$shown" "$with_clock"
+    try "$cc without a clock" "" "$plain -O2 -DRATELIMIT_NO_CLOCK" "exports exports-shared" may-need
+    try "$cc without threads" "" "$plain -O2 -DRATELIMIT_NO_THREADS" "exports exports-clock" "$with_clock"
     if [ "$(uname -m)" = x86_64 ]; then
         try "$cc without float registers" "" "$plain -O2 -mgeneral-regs-only" "$shown" "$with_clock"
         if builds "$cc -m32" gcc-N-multilib; then
-            try "$cc 32-bit" "" "$plain -O2 -m32" "$shown" "$with_clock m32"
+            shared=exports-shared # clang has no lock-free 64 bits on i686
+            case $cc in *clang*) shared= ;; esac
+            try "$cc 32-bit" "" "$plain -O2 -m32" "exports exports-clock $shared" "$with_clock m32"
         fi
     fi
 done

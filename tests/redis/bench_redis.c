@@ -60,7 +60,7 @@ static void decide(ratelimit_request *q, size_t count, ratelimit_mode mode, bool
 {
     static ratelimit_result res[FLIGHT];
     size_t i;
-    store.decide(store.self, q, res, count, mode);
+    store.decide(&store, q, res, count, mode);
     for (i = 0; i < count; i++)
         if (res[i].allowed != allowed) {
             fprintf(stderr, "decided otherwise: %s, %s\n", ratelimit_status_text(res[i].status),
@@ -93,12 +93,14 @@ static void flight_put(ratelimit_priv_redis_conn *conn, flying *f)
 {
     size_t i;
     if (flight_limit == NULL) {
-        const char *key = any_key(keys);
+        ratelimit_request q = server_request(any_key(keys), &plenty, RATELIMIT_TAKE, 1);
+        ratelimit_priv_redis_name name;
+        ratelimit_priv_redis_name_bucket(&name, &q);
         ratelimit_priv_redis_put_size(conn, '*', 4);
         ratelimit_priv_redis_put_text(conn, "EVALSHA");
         ratelimit_priv_redis_put_arg(conn, one_sha, 40);
         ratelimit_priv_redis_put_u64(conn, 1);
-        ratelimit_priv_redis_put_key(redis, conn, key, strlen(key));
+        ratelimit_priv_redis_put_name(redis, conn, &name);
         return;
     }
     for (i = 0; i < flight_batch; i++) {
@@ -130,7 +132,9 @@ static void flight_check(flying *f, const redisReply *reply)
 static void fly(size_t count, size_t most, size_t some)
 {
     uint64_t deadline = ratelimit_clock_ns() + 20 * RATELIMIT_SECOND;
-    ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(redis, redis->nodes, deadline);
+    bool none;
+    ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(
+        redis, redis->nodes, deadline, RATELIMIT_PRIV_REDIS_ANY, &none);
     size_t sent = 0, answered = 0;
     const char *why;
     if (conn == NULL)
@@ -150,7 +154,7 @@ static void fly(size_t count, size_t most, size_t some)
             freeReplyObject(reply);
         } while (answered < count && (sent - answered > most - some || sent == count));
     }
-    ratelimit_priv_redis_release(redis, conn, true, NULL);
+    ratelimit_priv_redis_release(redis, conn, true);
 }
 
 static void flight(const ratelimit_limit *limit, char (*from)[16], size_t batch, bool allowed)
@@ -408,7 +412,7 @@ static void tier_takes(const char *key, const ratelimit_limit *limit, bool allow
     ratelimit_request q = server_request(key, limit, RATELIMIT_TAKE, 1);
     ratelimit_result res;
     while (count--) {
-        far.decide(far.self, &q, &res, 1, RATELIMIT_EACH);
+        far.decide(&far, &q, &res, 1, RATELIMIT_EACH);
         if (res.allowed != allowed || res.status == RATELIMIT_STORE_FAILED) {
             fprintf(stderr, "tier decided otherwise: %s\n", ratelimit_status_text(res.status));
             exit(1);
@@ -613,8 +617,9 @@ static void bytes(void)
     int i, n = 2000;
     server_flush();
     server_take(redis, key, &one, 1);
-    plain = server_int(server_port(), "MEMORY USAGE ratelimit:%s", key);
-    printf("memory per key of 26 bytes with the prefix: %lld bytes (MEMORY USAGE)\n", plain);
+    plain = server_int(server_port(), "MEMORY USAGE ratelimit:b{%s}%08x", key, (unsigned)one.scope);
+    printf("memory per key of 16 bytes, with prefix, kind and scope: %lld bytes (MEMORY USAGE)\n",
+           plain);
     server_do(server_port(), "CONFIG SET appendonly yes");
     while (server_info(server_port(), "aof_rewrite_in_progress") != 0 ||
            server_info(server_port(), "aof_enabled") != 1)
@@ -678,8 +683,8 @@ typedef struct waiter {
 
 static ratelimit_store can_not_reserve;
 
-static void decide_without_reserve(void *self, const ratelimit_request *req, ratelimit_result *res,
-                                   size_t count, ratelimit_mode mode)
+static void decide_without_reserve(const ratelimit_store *self, const ratelimit_request *req,
+                                   ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     if (req->op == RATELIMIT_RESERVE) {
         memset(res, 0, sizeof *res);
@@ -708,7 +713,7 @@ static void waiters(const char *name, ratelimit_store how)
     memset(&limiter, 0, sizeof limiter);
     if (ratelimit_init(&limiter, how) != RATELIMIT_OK)
         exit(1);
-    server_do(server_port(), "DEL ratelimit:%s", "waited for");
+    server_flush();
     server_do(server_port(), "CONFIG RESETSTAT");
     for (i = 0; i < WAITERS; i++)
         if (pthread_create(&thread[i], NULL, waiter_run, &limiter) != 0)

@@ -16,7 +16,7 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds vectors_redis test_store test_locks test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
+ALL="builds scripts vectors_redis test_store test_failures test_locks test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
 CLUSTER_TESTS="test_async test_async_ev test_async_uv test_async_tls test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
@@ -137,7 +137,7 @@ builds() { # languages, orders, options, what is said when something is missing
 #define RATELIMIT_REDIS_IMPLEMENTATION'
     posix='#define _POSIX_C_SOURCE 200809L'
     main='int main(void) {
-    char why[200]; /* as long as its comment asks for */
+    char why[256]; /* as long as its comment asks for */
     return ratelimit_redis_error(ratelimit_redis_open(NULL, NULL), why, sizeof why)[0];
 }'
     cc="$CC $WARN -I. ${HIREDIS:+-isystem $HIREDIS}"
@@ -183,7 +183,7 @@ $both
     cp "$dir/plain.c" "$dir/plain.cpp"
     cp "$dir/quick.c" "$dir/quick.cpp"
     ok "it builds as C99" $cc -O2 "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
-    ok "it builds with the keeper thread" $cc -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.c" -o "$dir/a" $libs
+    ok "it builds with the keeper thread" $cc -DRATELIMIT_REDIS_KEEPER -O2 "$dir/one.c" -o "$dir/a" $libs
     ok "it builds with the asynchronous form" $cc -DRATELIMIT_REDIS_ASYNC -O2 "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
     tls="-DRATELIMIT_REDIS_TLS -DRATELIMIT_REDIS_ASYNC -O2"
     tls_libs="${HIREDIS:+-L$HIREDIS} -lhiredis_ssl $libs -lssl -lcrypto"
@@ -206,7 +206,7 @@ $both
         ok "it builds as C++11" $cxx "$dir/one.cpp" "$dir/plain.cpp" -o "$dir/a" $libs
         ok "it builds as C++11 with the asynchronous form" $cxx -DRATELIMIT_REDIS_ASYNC -O2 "$dir/one.cpp" "$dir/plain.cpp" -o "$dir/a" $libs
         [ -z "$tls" ] || ok "it builds as C++11 with TLS" $cxx $tls "$dir/one.cpp" -o "$dir/a" $tls_libs
-        ok "it builds as C++11 with the keeper thread" $cxx -DRATELIMIT_REDIS_THREADS -O2 "$dir/one.cpp" -o "$dir/a" $libs
+        ok "it builds as C++11 with the keeper thread" $cxx -DRATELIMIT_REDIS_KEEPER -O2 "$dir/one.cpp" -o "$dir/a" $libs
     elif [ -n "${SKIP_MISSING:-}" ]; then
         echo "skipped: builds as C++: g++ is missing (Debian package g++)"
         skipped=$((skipped + 3))
@@ -214,6 +214,35 @@ $both
         echo "FAILED: builds as C++: g++ is missing (Debian package g++)"
         failed=$((failed + 1))
     fi
+}
+
+scripts() { # every script in Lua 5.4, which tells floats from integers
+    if ! command -v lua5.4 >/dev/null; then
+        if [ -n "${SKIP_MISSING:-}" ]; then
+            echo "skipped: scripts: lua5.4 is missing (Debian package lua5.4)"
+            skipped=$((skipped + 1))
+        else
+            echo "FAILED: scripts: lua5.4 is missing (Debian package lua5.4)"
+            failed=$((failed + 1))
+        fi
+        return
+    fi
+    cat >"$dir/print.c" <<'END'
+#define _POSIX_C_SOURCE 200809L
+#define RATELIMIT_IMPLEMENTATION
+#define RATELIMIT_REDIS_IMPLEMENTATION
+#include "ratelimit_redis.h"
+int main(void)
+{
+    unsigned i;
+    for (i = 0; i < RATELIMIT_PRIV_REDIS_SCRIPTS; i++)
+        printf("%s%c", ratelimit_priv_redis_script[i], 0);
+    return 0;
+}
+END
+    $CC -std=c99 -w -I. ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} "$dir/print.c" -o "$dir/print" -lhiredis -pthread &&
+        "$dir/print" >"$dir/scripts"
+    ok "scripts give whole numbers also in Lua 5.4" lua5.4 tests/redis/scripts.lua "$dir/scripts"
 }
 
 # The server's second port, for TLS, and certificates of our own.
@@ -364,6 +393,7 @@ if [ "${1:-}" = faults ]; then
             echo "FAILED: $name is not caught by $test $words"
             failed=$((failed + 1))
         fi
+        case $words in *killed*) start_cluster || exit 1 ;; esac # one of its masters is dead now
     done <"$dir/faults"
     sum
     exit
@@ -377,6 +407,7 @@ for test in ${*:-$ALL}; do
     esac
     case $test in
     builds) builds ;;
+    scripts) scripts ;;
     *) run "$test" ;;
     esac
 done

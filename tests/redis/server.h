@@ -1,5 +1,5 @@
 /* server.h - what the tests of ratelimit_redis.h share: where the servers are, a plain connection
- * beside the one that is tested, and a clock that stands where it is put.
+ * beside the one that is tested, and a clock that says what it is set to.
  *
  * run.sh starts the servers and says in the environment where they are:
  *
@@ -121,6 +121,18 @@ static inline bool server_do(int port, const char *format, ...)
     return good;
 }
 
+/* The name of a key's bucket in scope 1; good for three calls. */
+static inline const char *server_bucket(const char *key)
+{
+    static char name[3][200];
+    static int next;
+    bool tagged = strchr(key, '{') && strchr(key, '}');
+    next = (next + 1) % 3;
+    snprintf(name[next], sizeof name[0],
+             tagged ? "ratelimit:b:%s:00000001" : "ratelimit:b{%s}00000001", key);
+    return name[next];
+}
+
 static inline bool server_flush(void)
 {
     return server_do(server_port(), "FLUSHALL");
@@ -152,7 +164,7 @@ static inline long long server_scripts(int port)
     return calls;
 }
 
-/* A clock that stands where it is put. */
+/* A clock that says what it is set to. */
 static inline uint64_t server_given(void *self)
 {
     return *(uint64_t *)self;
@@ -200,7 +212,7 @@ static inline ratelimit_result server_decide(ratelimit_redis *r, const char *key
     ratelimit_request q = server_request(key, limit, op, n);
     ratelimit_result res;
     memset(&res, 0xA5, sizeof res);
-    store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+    store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
     return res;
 }
 

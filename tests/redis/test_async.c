@@ -10,6 +10,7 @@
 #define RATELIMIT_REDIS_IMPLEMENTATION
 #include "ratelimit_redis.h"
 
+#include "proxy.h"
 #include "server.h"
 
 #include <arpa/inet.h>
@@ -49,7 +50,7 @@ static void heard(uv_poll_t *handle, int status, int events);
 #  pragma GCC diagnostic pop
 #endif
 
-static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
+static const ratelimit_limit hourly = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 100, 1);
 
 /* ---- a loop, a handle on it, and what came of it --------------------------------------------- */
 
@@ -138,7 +139,7 @@ static void set_timer(void *self, uint64_t after_ns)
     world *w = (world *)self;
     w->timers++;
     uv_update_time(&w->base);
-    /* 1 ms at least: one that is due at once, set anew from its callback, fires again before libuv
+    /* 1 ms at least: one that is due at once, set again from its callback, fires again before libuv
      * 1.44 does anything else. */
     uv_timer_start(&w->timer, fired, after_ns / 1000000 + 1, 0);
 }
@@ -352,6 +353,7 @@ static ratelimit_limit random_limit(void)
         limit = check_below(5) == 0 ? ratelimit_window_make(tokens, per)
                                     : ratelimit_limit_make(tokens, per, 1 + check_below(1000));
     } while (ratelimit_limit_check(&limit) != RATELIMIT_OK);
+    limit.scope = 1; /* to change a key's limit is to change it */
     return limit;
 }
 
@@ -369,7 +371,7 @@ static void same(const ratelimit_result *got, const ratelimit_result *want)
 {
     CHECK_U64(got->status, want->status);
     CHECK_U64(got->allowed, want->allowed);
-    CHECK_U64(got->limit, want->limit);
+    CHECK_U64(got->burst, want->burst);
     CHECK_U64(got->remaining, want->remaining);
     CHECK_U64(got->taken, want->taken);
     CHECK_U64(got->retry_after_ns, want->retry_after_ns);
@@ -452,8 +454,8 @@ static void random_decisions_agree_with_the_table_in_every_field(void)
 /* The second round trip, without a table beside it. */
 static void a_changed_limit_and_a_clock_that_was_set_back_are_decided_as_by_the_store(void)
 {
-    static const ratelimit_limit before = RATELIMIT_LIMIT(1, RATELIMIT_SECOND, 10);
-    static const ratelimit_limit after = RATELIMIT_LIMIT(1, RATELIMIT_MINUTE, 20);
+    static const ratelimit_limit before = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_SECOND, 10, 1);
+    static const ratelimit_limit after = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_MINUTE, 20, 1);
     uint64_t now = UINT64_C(1700000000000000000);
     ratelimit_redis_options options = server_options();
     ratelimit_redis *r;
@@ -522,7 +524,7 @@ static void takes_of_one_turn_are_commands_of_sixty_four_in_one_write_and_in_ord
 static void one_that_fails_of_a_command_leaves_the_others_alone(void)
 {
     static const ratelimit_limit window = RATELIMIT_WINDOW(100, RATELIMIT_HOUR);
-    static const ratelimit_limit other = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 10);
+    static const ratelimit_limit other = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 10, 1);
     static const char *const keys[] = {"a", "list", "b", "short", "changed", "a", "c", "a"};
     enum { MANY = sizeof keys / sizeof keys[0] };
     static answer to[MANY];
@@ -530,8 +532,8 @@ static void one_that_fails_of_a_command_leaves_the_others_alone(void)
     world w;
     begin(&w, 5000);
     server_flush();
-    CHECK(server_do(server_port(), "LPUSH ratelimit:list x"));
-    CHECK(server_do(server_port(), "SET ratelimit:short 7"));
+    CHECK(server_do(server_port(), "LPUSH ratelimit:b{list}00000001 x"));
+    CHECK(server_do(server_port(), "SET ratelimit:b{short}00000001 7"));
     CHECK_U64(take_now(&w, "changed", &other).remaining, 9);
     for (round = 0; round < 2; round++) {
         CHECK(server_do(server_port(), "SCRIPT FLUSH"));
@@ -602,7 +604,7 @@ static void a_lost_script_cache_is_not_seen_by_a_hundred_takes_under_way(void)
 
 static void mistakes_are_told_and_never_from_within_take(void)
 {
-    static const ratelimit_limit bad = RATELIMIT_LIMIT(0, RATELIMIT_SECOND, 1);
+    static const ratelimit_limit bad = RATELIMIT_LIMIT_SCOPE(0, RATELIMIT_SECOND, 1, 1);
     static const ratelimit_limit none = RATELIMIT_UNLIMITED;
     ratelimit_request q = server_request("k", &hourly, RATELIMIT_TAKE, 1);
     answer to;
@@ -681,7 +683,8 @@ static void a_stopped_server_fails_what_waits_for_it_in_time_and_blocks_nothing(
     CHECK(free_one.at_ns - start < 100 * RATELIMIT_MILLISECOND);
     CHECK(longest < 100 * RATELIMIT_MILLISECOND);
     CHECK(strstr(why(&w), "no answer in time") != NULL);
-    start = ratelimit_clock_ns(); /* now it is left alone */
+    CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
+    start = ratelimit_clock_ns(); /* twice no answer: now it is left alone */
     CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
     CHECK(server_ms_since(start) < 45);
     CHECK(strstr(why(&w), "left alone") != NULL);
@@ -791,6 +794,24 @@ static void fake_read(fake *f)
             f->commands += buf[i] == '*';
 }
 
+/* The same, and answers each command. */
+static void fake_say(fake *f, const char *says)
+{
+    static char buf[1 << 20];
+    ssize_t n, i;
+    if (f->fd < 0)
+        f->fd = accept(f->listener, NULL, NULL);
+    if (f->fd < 0 || (n = recv(f->fd, buf, sizeof buf, MSG_DONTWAIT)) <= 0)
+        return;
+    for (i = 0; i + 1 < n; i++)
+        if (buf[i] == '*' && buf[i + 1] >= '1' && buf[i + 1] <= '9' &&
+            (i == 0 || buf[i - 1] == '\n')) {
+            f->commands++;
+            if (send(f->fd, says, strlen(says), MSG_NOSIGNAL) < 0)
+                return;
+        }
+}
+
 /* Hangs up, and does not wait for what is on its way. */
 static void fake_hang_up(fake *f)
 {
@@ -819,7 +840,7 @@ static void a_key_not_permitted_fails_alone(void)
     world w;
     int i;
     server_flush();
-    CHECK(server_do(server_port(), "ACL SETUSER part on >secret ~ratelimit:mine* +@all"));
+    CHECK(server_do(server_port(), "ACL SETUSER part on >secret ~ratelimit:b{mine* +@all"));
     options.user = "part";
     options.password = "secret";
     options.timeout_ms = 2000;
@@ -845,7 +866,7 @@ static void hooked(void *self, const ratelimit_request *req, const ratelimit_res
 static void the_policy_of_a_limiter_decides_what_redis_could_not(void)
 {
     static unsigned char memory_of_table[RATELIMIT_TABLE_BYTES(10)];
-    static const ratelimit_limit single = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    static const ratelimit_limit single = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
     ratelimit_failure policy;
     ratelimit_table *table;
     CHECK_U64(ratelimit_table_init(&table, memory_of_table, sizeof memory_of_table, NULL),
@@ -890,7 +911,7 @@ static void the_policy_of_a_limiter_decides_what_redis_could_not(void)
 
 static void shadow_mode_hook_and_counters_of_a_limiter_apply(void)
 {
-    static const ratelimit_limit single = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    static const ratelimit_limit single = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
     ratelimit_redis_loop loop;
     ratelimit_limiter l;
     ratelimit_counts counts;
@@ -968,14 +989,14 @@ static void a_key_known_to_be_refused_costs_no_round_trips(void)
     CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 2, answered, &to[0]), RATELIMIT_OK);
     settle(&w);
     CHECK(!to[0].res[0].allowed && !to[0].res[1].allowed);
-    CHECK_U64(server_scripts(server_port()), 0);
+    CHECK_U64(server_scripts(server_port()), 1); /* all or none is always asked */
     CHECK_U64(ratelimit_redis_async_take_each(w.a, q, 2, answered, &to[0]), RATELIMIT_OK);
     settle(&w);
     CHECK(to[0].res[0].allowed && !to[0].res[1].allowed);
-    CHECK_U64(server_scripts(server_port()), 1);
+    CHECK_U64(server_scripts(server_port()), 2);
     ratelimit_tier_stats(&front, &counts);
-    CHECK_U64(counts.refused, 103);
-    CHECK_U64(counts.stored, 101);
+    CHECK_U64(counts.refused, 102);
+    CHECK_U64(counts.stored, 103);
     q[0] = server_request("k", &hourly, RATELIMIT_RESET, 0);
     CHECK_U64(ratelimit_redis_async_take(w.a, q, answered, &to[0]), RATELIMIT_OK);
     settle(&w);
@@ -990,7 +1011,7 @@ static void a_key_known_to_be_refused_costs_no_round_trips(void)
 /* Many at once, of whom one asks for a lease, and in turn: exactly what is there is given out. */
 static void leases_serve_a_key_and_never_more_than_its_limit(void)
 {
-    static const ratelimit_limit big = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 2000);
+    static const ratelimit_limit big = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 2000, 1);
     static answer to[50];
     ratelimit_tier_counts counts;
     unsigned round, i, allowed = 0;
@@ -1016,7 +1037,7 @@ static void leases_serve_a_key_and_never_more_than_its_limit(void)
 /* What Redis was asked for may have been charged: a lease that was on its way is not served. */
 static void a_lease_on_its_way_when_all_is_closed_is_lost(bool sent)
 {
-    static const ratelimit_limit big = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 2000);
+    static const ratelimit_limit big = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 2000, 1);
     ratelimit_redis_options options = server_options();
     ratelimit_store store;
     ratelimit_result res;
@@ -1048,7 +1069,7 @@ static void a_lease_on_its_way_when_all_is_closed_is_lost(bool sent)
     store = ratelimit_tier_store(&front);
     for (i = 0; i < 4000; i++) {
         ratelimit_request q = server_request("k", &big, RATELIMIT_TAKE, 1);
-        store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+        store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
         allowed += res.allowed;
     }
     CHECK(sent ? allowed <= 2000 && allowed > 900 : allowed == 2000);
@@ -1067,7 +1088,7 @@ static void a_lease_not_yet_asked_for_when_all_is_closed_costs_nothing(void)
 
 static void a_tier_decides_while_redis_fails(void)
 {
-    static const ratelimit_limit four = RATELIMIT_LIMIT(4, RATELIMIT_HOUR, 4);
+    static const ratelimit_limit four = RATELIMIT_LIMIT_SCOPE(4, RATELIMIT_HOUR, 4, 1);
     ratelimit_tier_counts counts;
     ratelimit_request q[2];
     ratelimit_result res;
@@ -1095,8 +1116,7 @@ static void a_tier_decides_while_redis_fails(void)
     CHECK(to.res[0].allowed && !to.res[1].allowed);
     ratelimit_tier_stats(&front, &counts);
     CHECK_U64(counts.fallback, 9);
-    CHECK_U64(counts.outages, 1);
-    CHECK(counts.calls < 7); /* it is left alone for a while */
+    CHECK_U64(counts.failures, 7); /* at once: the node is left alone for a while */
     end(&w);
 }
 
@@ -1168,7 +1188,11 @@ static void no_signal_comes_of_a_connection_that_broke(void)
             shutdown(f.fd, SHUT_RDWR);
         ask(&w, key, &hourly, &to[3]);
         fake_hang_up(&f);
-        settle(&w);
+        while (ratelimit_redis_async_under_way(w.a)) { /* what was not sent goes another way */
+            turn_now(&w);
+            f.fd = accept(f.listener, NULL, NULL);
+            fake_hang_up(&f);
+        }
         for (j = 0; j < 4; j++)
             CHECK(to[j].calls == 1 && to[j].res[0].status == RATELIMIT_STORE_FAILED);
         server_sleep_ms(2);
@@ -1177,6 +1201,86 @@ static void no_signal_comes_of_a_connection_that_broke(void)
     sigaction(SIGPIPE, &before, NULL);
     end(&w);
     close(f.listener);
+}
+
+/* Each request asked again and again, until its time was over. */
+static void a_cluster_that_is_down_is_not_asked_by_each_request(void)
+{
+    enum { MANY = 200 };
+    static answer to[MANY];
+    static char keys[MANY][12];
+    ratelimit_redis_options options = server_options();
+    uint64_t start = ratelimit_clock_ns();
+    world w;
+    fake f;
+    int i;
+    fake_open(&f);
+    options.port = f.port;
+    options.cluster = true;
+    options.timeout_ms = 300;
+    begin_with(&w, &options, 0);
+    for (i = 0; i < MANY; i++) {
+        snprintf(keys[i], sizeof keys[i], "%d", i);
+        ask(&w, keys[i], &hourly, &to[i]);
+    }
+    while (ratelimit_redis_async_under_way(w.a) && server_ms_since(start) < 3000) {
+        turn_now(&w);
+        fake_say(&f, "-CLUSTERDOWN The cluster is down\r\n");
+    }
+    for (i = 0; i < MANY; i++)
+        CHECK(to[i].calls == 1 && to[i].res[0].status == RATELIMIT_STORE_FAILED);
+    CHECK(f.commands >= MANY && f.commands < 3 * MANY);
+    CHECK(server_ms_since(start) < 1000);
+    end(&w);
+    close(f.listener);
+}
+
+#if !defined(OVER_TLS)
+/* 50 ms of silence for one request made all fail for half a second. */
+static void one_swallowed_request_costs_what_was_sent_with_it(void)
+{
+    ratelimit_redis_options options = server_options();
+    world w;
+    proxy p;
+    int i, failed = 0;
+    server_flush();
+    proxy_open(&p, server_port());
+    options.port = p.port;
+    options.timeout_ms = 50;
+    begin_with(&w, &options, 0);
+    for (i = 0; i < 20; i++) {
+        if (i == 10)
+            proxy_spoil(&p, PROXY_STALL);
+        failed += !take_now(&w, "k", &hourly).allowed;
+    }
+    CHECK_U64(failed, 1);
+    proxy_spoil(&p, PROXY_RESET);
+    for (i = 0, failed = 0; i < 10; i++)
+        failed += !take_now(&w, "k", &hourly).allowed;
+    CHECK_U64(failed, 1);
+    end(&w);
+    proxy_close(&p);
+}
+
+#endif
+
+/* Of keys in one turn of the loop, behind a tier: the others go on. */
+static void one_key_that_fails_costs_the_others_nothing(void)
+{
+    static answer to[2];
+    int i;
+    world w;
+    server_flush();
+    CHECK(server_do(server_port(), "SET %s 7", server_bucket("pest")));
+    begin_tier(&w, server_port(), 0, 0);
+    for (i = 0; i < 50; i++) {
+        ask(&w, "pest", &hourly, &to[0]);
+        ask(&w, "good", &hourly, &to[1]);
+        settle(&w);
+        CHECK_U64(to[0].res[0].status, RATELIMIT_STORE_FAILED);
+        CHECK_U64(to[1].res[0].remaining, 99 - i);
+    }
+    end(&w);
 }
 
 static void where_nobody_listens_takes_fail_at_once_and_say_why(void)
@@ -1272,10 +1376,10 @@ static void a_foreign_value_is_left_alone(void)
     world w;
     begin(&w, 5000);
     server_flush();
-    server_do(server_port(), "SET ratelimit:k something");
+    server_do(server_port(), "SET ratelimit:b{k}00000001 something");
     CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_STORE_FAILED);
     CHECK(strstr(why(&w), "holds something else") != NULL);
-    server_do(server_port(), "DEL ratelimit:k");
+    server_do(server_port(), "DEL ratelimit:b{k}00000001");
     CHECK_U64(take_now(&w, "k", &hourly).status, RATELIMIT_OK);
     end(&w);
 }
@@ -1738,7 +1842,7 @@ static void in_a_cluster_each_key_is_taken_where_it_is(void)
 
 static long long slot_of(const char *key)
 {
-    return server_int(cluster_number("CLUSTER_PORTS", 0), "CLUSTER KEYSLOT ratelimit:%s", key);
+    return server_int(cluster_number("CLUSTER_PORTS", 0), "CLUSTER KEYSLOT %s", server_bucket(key));
 }
 
 static void node_id(unsigned node, char *id)
@@ -1764,7 +1868,7 @@ static void a_slot_on_its_way_is_asked_for_at_both_ends(void)
     for (i = 0; i < 1000; i++) { /* a key of the first node */
         (void)snprintf(key, sizeof key, "moving-%u", i);
         slot = slot_of(key);
-        if (server_int(from_port, "EXISTS ratelimit:%s", key) == 0)
+        if (server_int(from_port, "EXISTS %s", server_bucket(key)) == 0)
             break;
     }
     node_id(from, from_id);
@@ -1782,7 +1886,7 @@ static void a_slot_on_its_way_is_asked_for_at_both_ends(void)
         server_do(cluster_number("CLUSTER_PORTS", i), "CLUSTER SETSLOT %d NODE %s", (int)slot,
                   to_id);
     CHECK_U64(take_now(&w, key, &hourly).remaining, 78); /* MOVED */
-    server_do(to_port, "DEL ratelimit:%s", key);
+    server_do(to_port, "DEL %s", server_bucket(key));
     for (i = 0; i < 3; i++)
         server_do(cluster_number("CLUSTER_PORTS", i), "CLUSTER SETSLOT %d NODE %s", (int)slot,
                   from_id);
@@ -1898,6 +2002,11 @@ int main(int argc, char **argv)
     RUN(a_tier_decides_while_redis_fails);
     RUN(a_connection_closed_under_way_fails_and_nothing_is_sent_twice);
     RUN(no_signal_comes_of_a_connection_that_broke);
+    RUN(a_cluster_that_is_down_is_not_asked_by_each_request);
+#if !defined(OVER_TLS)
+    RUN(one_swallowed_request_costs_what_was_sent_with_it);
+#endif
+    RUN(one_key_that_fails_costs_the_others_nothing);
     RUN(where_nobody_listens_takes_fail_at_once_and_say_why);
     RUN(a_server_that_does_not_accept_costs_the_connect_timeout);
     RUN(login_and_database_are_set_before_anything_is_taken);

@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
+static const ratelimit_limit hourly = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 100, 1);
 
 /* ---- a server that says what it is told ------------------------------------------------------ */
 
@@ -112,34 +112,35 @@ static void a_take_is_one_key_with_the_prefix_that_expires(void)
     server_flush();
     CHECK(server_take(r, "alice", &hourly, 1).allowed);
     CHECK_U64(server_int(server_port(), "DBSIZE"), 1);
-    CHECK_U64(server_int(server_port(), "EXISTS limits/alice"), 1);
-    CHECK(server_int(server_port(), "PTTL limits/alice") > 3590 * 1000);
+    CHECK_U64(server_int(server_port(), "EXISTS limits/b{alice}00000001"), 1);
+    CHECK(server_int(server_port(), "PTTL limits/b{alice}00000001") > 3590 * 1000);
     ratelimit_redis_close(r);
 }
 
 /* B54: milliseconds were handed to the seconds option. */
 static void keys_live_as_long_as_their_debt_and_not_a_thousand_times_longer(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_SECOND, 5);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_SECOND, 5, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     long long ttl;
     int i;
     server_flush();
     CHECK(server_take(r, "k", &limit, 1).allowed);
-    ttl = server_int(server_port(), "PTTL ratelimit:k");
+    ttl = server_int(server_port(), "PTTL ratelimit:b{k}00000001");
     CHECK(ttl > 0 && ttl <= 2000);
     for (i = 0; i < 4; i++)
         server_take(r, "k", &limit, 1);
-    ttl = server_int(server_port(), "PTTL ratelimit:k");
+    ttl = server_int(server_port(), "PTTL ratelimit:b{k}00000001");
     CHECK(ttl > 2000 && ttl <= 6000);
     ratelimit_redis_close(r);
 }
 
 static void keys_never_expire_before_their_debt_is_gone(void)
 {
-    static const ratelimit_limit limits[] = {
-        RATELIMIT_LIMIT(1, 7 * RATELIMIT_SECOND, 3), RATELIMIT_LIMIT(7, 22 * RATELIMIT_SECOND, 9),
-        RATELIMIT_WINDOW(5, RATELIMIT_DAY), RATELIMIT_LIMIT(1, 200 * RATELIMIT_DAY, 5)};
+    static const ratelimit_limit limits[] = {RATELIMIT_LIMIT_SCOPE(1, 7 * RATELIMIT_SECOND, 3, 1),
+                                             RATELIMIT_LIMIT_SCOPE(7, 22 * RATELIMIT_SECOND, 9, 1),
+                                             RATELIMIT_WINDOW(5, RATELIMIT_DAY),
+                                             RATELIMIT_LIMIT_SCOPE(1, 200 * RATELIMIT_DAY, 5, 1)};
     static const ratelimit_op ops[] = {RATELIMIT_TAKE, RATELIMIT_TAKE_UP_TO, RATELIMIT_CHARGE,
                                        RATELIMIT_BLOCK};
     ratelimit_redis *r = open_with_timeout(1000);
@@ -147,15 +148,17 @@ static void keys_never_expire_before_their_debt_is_gone(void)
     for (i = 0; i < sizeof limits / sizeof limits[0]; i++)
         for (j = 0; j < sizeof ops / sizeof ops[0]; j++) {
             ratelimit_store store = ratelimit_redis_store(r);
-            ratelimit_request q = server_request("k", &limits[i], ops[j], 2);
+            ratelimit_limit limit = limits[i];
+            ratelimit_request q = server_request("k", &limit, ops[j], 2);
             ratelimit_result res;
             uint64_t start = ratelimit_clock_ns(), lived, ttl;
             uint64_t more = i == 2 ? RATELIMIT_DAY : 0; /* a window's lives one window longer */
             q.max_wait_ns = RATELIMIT_MINUTE;
+            limit.scope = 1;
             server_flush();
-            store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+            store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
             CHECK_U64(res.status, RATELIMIT_OK);
-            ttl = (uint64_t)server_int(server_port(), "PTTL ratelimit:k");
+            ttl = (uint64_t)server_int(server_port(), "PTTL ratelimit:b{k}00000001");
             lived = ratelimit_clock_ns() - start;
             CHECK(ttl * RATELIMIT_MILLISECOND + lived >= res.reset_after_ns);
             CHECK(ttl <= (res.reset_after_ns + more) / RATELIMIT_MILLISECOND + 3);
@@ -166,8 +169,8 @@ static void keys_never_expire_before_their_debt_is_gone(void)
 /* B51: the time to live was rounded down to 0. */
 static void a_limit_faster_than_a_millisecond_still_limits(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1001, RATELIMIT_SECOND, 1);
-    static const ratelimit_limit fast = RATELIMIT_LIMIT(1000000, RATELIMIT_SECOND, 1);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1001, RATELIMIT_SECOND, 1, 1);
+    static const ratelimit_limit fast = RATELIMIT_LIMIT_SCOPE(1000000, RATELIMIT_SECOND, 1, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_store store = ratelimit_redis_store(r);
     int attempt, at_one_instant = 0;
@@ -181,7 +184,7 @@ static void a_limit_faster_than_a_millisecond_still_limits(void)
         for (i = 0; i < 3; i++)
             q[i] = server_request("k", &limit, RATELIMIT_TAKE, 1);
         start = ratelimit_clock_ns();
-        store.decide(store.self, q, res, 3, RATELIMIT_EACH);
+        store.decide(&store, q, res, 3, RATELIMIT_EACH);
         took = ratelimit_clock_ns() - start;
         for (i = 0; i < 3; i++)
             allowed += res[i].allowed;
@@ -190,7 +193,7 @@ static void a_limit_faster_than_a_millisecond_still_limits(void)
     }
     CHECK(at_one_instant > 0);
     CHECK(server_take(r, "fast", &fast, 1).allowed);
-    ttl = server_int(server_port(), "PTTL ratelimit:fast");
+    ttl = server_int(server_port(), "PTTL ratelimit:b{fast}00000001");
     CHECK(ttl == -2 || ttl >= 1);
     ratelimit_redis_close(r);
 }
@@ -201,17 +204,18 @@ static void a_key_that_lost_its_expiry_gets_one_at_the_next_take(void)
     ratelimit_redis *r = open_with_timeout(1000);
     server_flush();
     CHECK(server_take(r, "k", &hourly, 1).allowed);
-    CHECK_U64(server_int(server_port(), "PERSIST ratelimit:k"), 1);
-    CHECK(server_int(server_port(), "PTTL ratelimit:k") == -1);
+    CHECK_U64(server_int(server_port(), "PERSIST ratelimit:b{k}00000001"), 1);
+    CHECK(server_int(server_port(), "PTTL ratelimit:b{k}00000001") == -1);
     CHECK(server_take(r, "k", &hourly, 1).allowed);
-    CHECK(server_int(server_port(), "PTTL ratelimit:k") > 0);
+    CHECK(server_int(server_port(), "PTTL ratelimit:b{k}00000001") > 0);
     ratelimit_redis_close(r);
 }
 
 /* B50: a large number turned into text inside Lua keeps 14 digits. */
 static void small_steps_on_a_large_time_are_all_counted(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, 10 * RATELIMIT_MICROSECOND, 1000);
+    static const ratelimit_limit limit =
+        RATELIMIT_LIMIT_SCOPE(1, 10 * RATELIMIT_MICROSECOND, 1000, 1);
     uint64_t now = UINT64_C(1700000000123456000);
     ratelimit_redis_options options = server_options();
     ratelimit_redis *r;
@@ -231,8 +235,8 @@ static void small_steps_on_a_large_time_are_all_counted(void)
 
 static void a_refusal_and_a_peek_write_nothing(void)
 {
-    static const ratelimit_limit one = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
-    static const ratelimit_limit seventh = RATELIMIT_LIMIT(7, RATELIMIT_HOUR, 1);
+    static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
+    static const ratelimit_limit seventh = RATELIMIT_LIMIT_SCOPE(7, RATELIMIT_HOUR, 1, 1);
     static const ratelimit_limit window = RATELIMIT_WINDOW(1, RATELIMIT_DAY);
     const ratelimit_limit *limits[3];
     const char *keys[] = {"a", "b", "c"};
@@ -262,7 +266,7 @@ static void keys_are_any_bytes(void)
         size_t len;
     } keys[] = {{"\0\1", 2},  {"\0\2", 2}, {"a", 1},    {"a\0", 2},  {"a\0b", 3},
                 {"a\r\n", 3}, {"a\r", 2},  {"{a}b", 4}, {"%s%n", 4}, {"\xff\xfe", 2}};
-    static const ratelimit_limit one = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_store store = ratelimit_redis_store(r);
     size_t i, round;
@@ -273,7 +277,7 @@ static void keys_are_any_bytes(void)
             ratelimit_result res;
             q.key = keys[i].bytes;
             q.key_len = keys[i].len;
-            store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+            store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
             CHECK_U64(res.allowed, round == 0);
         }
     ratelimit_redis_close(r);
@@ -285,10 +289,10 @@ static void an_empty_key_is_refused_without_asking(void)
     ratelimit_store store = ratelimit_redis_store(r);
     ratelimit_request q = server_request("", &hourly, RATELIMIT_TAKE, 1);
     ratelimit_result res;
-    store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+    store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
     CHECK_U64(res.status, RATELIMIT_BAD_KEY);
     q.key = NULL;
-    store.decide(store.self, &q, &res, 1, RATELIMIT_ALL);
+    store.decide(&store, &q, &res, 1, RATELIMIT_ALL);
     CHECK_U64(res.status, RATELIMIT_BAD_KEY);
     ratelimit_redis_close(r);
 }
@@ -296,7 +300,7 @@ static void an_empty_key_is_refused_without_asking(void)
 static void the_bounds_of_the_time_to_live_are_kept(void)
 {
     ratelimit_redis_options options = server_options();
-    static const ratelimit_limit fast = RATELIMIT_LIMIT(1, RATELIMIT_MILLISECOND, 10);
+    static const ratelimit_limit fast = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_MILLISECOND, 10, 1);
     ratelimit_redis *r;
     long long ttl;
     options.ttl_min_ms = 50000;
@@ -304,17 +308,17 @@ static void the_bounds_of_the_time_to_live_are_kept(void)
     r = server_open(&options);
     server_flush();
     CHECK(server_take(r, "short", &fast, 1).allowed);
-    ttl = server_int(server_port(), "PTTL ratelimit:short");
+    ttl = server_int(server_port(), "PTTL ratelimit:b{short}00000001");
     CHECK(ttl > 40000 && ttl <= 50000);
     CHECK(server_take(r, "long", &hourly, 1).allowed);
-    ttl = server_int(server_port(), "PTTL ratelimit:long");
+    ttl = server_int(server_port(), "PTTL ratelimit:b{long}00000001");
     CHECK(ttl > 50000 && ttl <= 60000);
     ratelimit_redis_close(r);
 }
 
 static void the_servers_clock_counts(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, 20 * RATELIMIT_MILLISECOND, 1);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, 20 * RATELIMIT_MILLISECOND, 1, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_result res;
     uint64_t start = ratelimit_clock_ns();
@@ -330,8 +334,8 @@ static void the_servers_clock_counts(void)
 
 static void all_or_none_is_one_call_and_charges_nobody_when_one_is_refused(void)
 {
-    static const ratelimit_limit user = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
-    static const ratelimit_limit global = RATELIMIT_LIMIT(10, RATELIMIT_HOUR, 10);
+    static const ratelimit_limit user = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
+    static const ratelimit_limit global = RATELIMIT_LIMIT_SCOPE(10, RATELIMIT_HOUR, 10, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_store store = ratelimit_redis_store(r);
     ratelimit_request q[2];
@@ -343,7 +347,7 @@ static void all_or_none_is_one_call_and_charges_nobody_when_one_is_refused(void)
     q[1] = server_request("global", &global, RATELIMIT_TAKE, 1);
     calls = server_info(server_port(), "total_commands_processed");
     for (i = 0; i < 20; i++) {
-        store.decide(store.self, q, res, 2, RATELIMIT_ALL);
+        store.decide(&store, q, res, 2, RATELIMIT_ALL);
         allowed += res[0].allowed && res[1].allowed;
         CHECK_U64(res[0].allowed, res[1].allowed);
     }
@@ -354,7 +358,7 @@ static void all_or_none_is_one_call_and_charges_nobody_when_one_is_refused(void)
     CHECK(calls <= 20 * 4 + 4 + 2);
     CHECK_U64(server_decide(r, "global", &global, RATELIMIT_PEEK, 1).remaining, 9);
     q[0].key = "{u2}";
-    store.decide(store.self, q, res, 2, RATELIMIT_ALL);
+    store.decide(&store, q, res, 2, RATELIMIT_ALL);
     CHECK(res[0].allowed && res[1].allowed);
     ratelimit_redis_close(r);
 }
@@ -363,8 +367,8 @@ static void all_or_none_is_one_call_and_charges_nobody_when_one_is_refused(void)
  * already paid. */
 static void one_throttled_user_does_not_use_up_what_all_share(void)
 {
-    static const ratelimit_limit user = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
-    static const ratelimit_limit global = RATELIMIT_LIMIT(10, RATELIMIT_HOUR, 10);
+    static const ratelimit_limit user = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
+    static const ratelimit_limit global = RATELIMIT_LIMIT_SCOPE(10, RATELIMIT_HOUR, 10, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_store store = ratelimit_redis_store(r);
     int first, i;
@@ -376,13 +380,13 @@ static void one_throttled_user_does_not_use_up_what_all_share(void)
         q[first] = server_request("u1", &user, RATELIMIT_TAKE, 1);
         q[1 - first] = server_request("global", &global, RATELIMIT_TAKE, 1);
         for (i = 0; i < 20; i++) {
-            store.decide(store.self, q, res, 2, RATELIMIT_ALL);
+            store.decide(&store, q, res, 2, RATELIMIT_ALL);
             allowed += res[0].allowed && res[1].allowed;
         }
         CHECK_U64(allowed, 1);
         CHECK_U64(server_decide(r, "global", &global, RATELIMIT_PEEK, 1).remaining, 9);
         q[first].key = "u2";
-        store.decide(store.self, q, res, 2, RATELIMIT_ALL);
+        store.decide(&store, q, res, 2, RATELIMIT_ALL);
         CHECK(res[0].allowed && res[1].allowed);
     }
     ratelimit_redis_close(r);
@@ -392,8 +396,8 @@ static void one_throttled_user_does_not_use_up_what_all_share(void)
  * were served. */
 static void stacked_limits_count_only_what_both_let_through(void)
 {
-    static const ratelimit_limit quick = RATELIMIT_LIMIT(10, RATELIMIT_MINUTE, 10);
-    static const ratelimit_limit slow = RATELIMIT_LIMIT(30, 30 * RATELIMIT_MINUTE, 30);
+    static const ratelimit_limit quick = RATELIMIT_LIMIT_SCOPE(10, RATELIMIT_MINUTE, 10, 1);
+    static const ratelimit_limit slow = RATELIMIT_LIMIT_SCOPE(30, 30 * RATELIMIT_MINUTE, 30, 1);
     uint64_t now = 1000 * RATELIMIT_HOUR;
     ratelimit_redis_options options = server_options();
     ratelimit_redis *r;
@@ -412,7 +416,7 @@ static void stacked_limits_count_only_what_both_let_through(void)
     for (minute = 0; minute < 2; minute++) {
         int allowed = 0;
         for (i = 0; i < 15; i++) {
-            store.decide(store.self, q, res, 2, RATELIMIT_ALL);
+            store.decide(&store, q, res, 2, RATELIMIT_ALL);
             allowed += res[0].allowed && res[1].allowed;
         }
         CHECK_U64(allowed, 10);
@@ -431,7 +435,7 @@ static void a_mistake_in_a_batch_charges_nobody(void)
     server_flush();
     q[0] = server_request("a", &hourly, RATELIMIT_TAKE, 1);
     q[1] = server_request("b", &hourly, RATELIMIT_TAKE, 0);
-    store.decide(store.self, q, res, 2, RATELIMIT_ALL);
+    store.decide(&store, q, res, 2, RATELIMIT_ALL);
     CHECK(!res[0].allowed && !res[1].allowed);
     CHECK_U64(res[1].status, RATELIMIT_BAD_COUNT);
     CHECK_U64(server_decide(r, "a", &hourly, RATELIMIT_PEEK, 1).remaining, 100);
@@ -441,7 +445,7 @@ static void a_mistake_in_a_batch_charges_nobody(void)
 /* Several takes are one command; they fail each for itself all the same. */
 static void one_that_fails_among_many_leaves_the_others_alone(void)
 {
-    static const ratelimit_limit other = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 10);
+    static const ratelimit_limit other = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 10, 1);
     static const char *const keys[] = {"a", "list", "b", "short", "long", "changed", "a", "a"};
     enum { MANY = sizeof keys / sizeof keys[0] };
     ratelimit_redis *r = open_with_timeout(1000);
@@ -450,16 +454,16 @@ static void one_that_fails_among_many_leaves_the_others_alone(void)
     ratelimit_result res[MANY];
     int i, round;
     server_flush();
-    CHECK(server_do(server_port(), "LPUSH ratelimit:list x"));
-    CHECK(server_do(server_port(), "SET ratelimit:short 7"));
-    CHECK(server_do(server_port(), "SET ratelimit:long 01234567890123456789"));
+    CHECK(server_do(server_port(), "LPUSH ratelimit:b{list}00000001 x"));
+    CHECK(server_do(server_port(), "SET ratelimit:b{short}00000001 7"));
+    CHECK(server_do(server_port(), "SET ratelimit:b{long}00000001 01234567890123456789"));
     CHECK(server_take(r, "changed", &other, 2).allowed);
     CHECK(server_do(server_port(), "SCRIPT FLUSH"));
     for (round = 0; round < 2; round++) {
         for (i = 0; i < MANY; i++)
             q[i] = server_request(keys[i], &hourly, i == 7 ? RATELIMIT_PEEK : RATELIMIT_TAKE,
                                   i == 6 ? 60 : 1);
-        store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+        store.decide(&store, q, res, MANY, RATELIMIT_EACH);
         CHECK_U64(res[0].remaining, round ? 38 : 99);
         CHECK_U64(res[2].remaining, 99 - round);
         CHECK_U64(res[5].remaining, 97 - round); /* 2 were spent, of a smaller burst */
@@ -472,7 +476,7 @@ static void one_that_fails_among_many_leaves_the_others_alone(void)
     }
     CHECK(server_do(server_port(), "CONFIG SET maxmemory 1"));
     q[7] = server_request("new", &hourly, RATELIMIT_PEEK, 1);
-    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    store.decide(&store, q, res, MANY, RATELIMIT_EACH);
     CHECK_U64(res[0].status, RATELIMIT_STORE_FAILED);
     CHECK_U64(res[6].status, RATELIMIT_DENIED);
     CHECK_U64(res[7].remaining, 100);
@@ -483,7 +487,7 @@ static void one_that_fails_among_many_leaves_the_others_alone(void)
 
 static void many_takes_are_commands_of_sixty_four(void)
 {
-    static const ratelimit_limit hundreds = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1000);
+    static const ratelimit_limit hundreds = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1000, 1);
     enum { MANY = 150 };
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_store store = ratelimit_redis_store(r);
@@ -493,9 +497,9 @@ static void many_takes_are_commands_of_sixty_four(void)
     server_flush();
     for (i = 0; i < MANY; i++)
         q[i] = server_request("k", &hundreds, RATELIMIT_TAKE, 1);
-    store.decide(store.self, q, res, MANY, RATELIMIT_EACH); /* so that scripts are there */
+    store.decide(&store, q, res, MANY, RATELIMIT_EACH); /* so that scripts are there */
     CHECK(server_do(server_port(), "CONFIG RESETSTAT"));
-    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    store.decide(&store, q, res, MANY, RATELIMIT_EACH);
     CHECK_U64(server_scripts(server_port()), 3);
     for (i = 0; i < MANY; i++)
         CHECK_U64(res[i].remaining, 849 - i);
@@ -506,10 +510,10 @@ static void many_takes_are_commands_of_sixty_four(void)
  * and the others must charge what they would alone. */
 static void one_of_a_command_differs_from_the_others(void)
 {
-    static const ratelimit_limit usual = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 6);
-    static const ratelimit_limit larger = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 7);
-    static const ratelimit_limit smaller = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 5);
-    static const ratelimit_limit slower = RATELIMIT_LIMIT(1, 2 * RATELIMIT_HOUR, 6);
+    static const ratelimit_limit usual = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 6, 1);
+    static const ratelimit_limit larger = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 7, 1);
+    static const ratelimit_limit smaller = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 5, 1);
+    static const ratelimit_limit slower = RATELIMIT_LIMIT_SCOPE(1, 2 * RATELIMIT_HOUR, 6, 1);
     static const struct {
         uint64_t before, n; /* of the others, which are takes under usual */
         const ratelimit_limit *limit;
@@ -539,7 +543,7 @@ static void one_of_a_command_differs_from_the_others(void)
                 (void)server_decide(r, keys[k], q[k].limit, RATELIMIT_CHARGE,
                                     k == j ? cases[i].its_before : cases[i].before);
             }
-            store.decide(store.self, q, res, 3, RATELIMIT_EACH);
+            store.decide(&store, q, res, 3, RATELIMIT_EACH);
             for (k = 0; k < 3; k++) {
                 uint64_t owed = k == j ? cases[i].its_after : 6;
                 ratelimit_result after = server_decide(r, keys[k], q[k].limit, RATELIMIT_PEEK, 1);
@@ -547,6 +551,42 @@ static void one_of_a_command_differs_from_the_others(void)
                 CHECK_U64(after.remaining, q[k].limit->burst - owed);
             }
         }
+    ratelimit_redis_close(r);
+}
+
+/* Reservations that have something in common, but not how much or how long. */
+static void reservations_of_a_command_are_decided_each_for_itself(void)
+{
+    static const ratelimit_limit three = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 3, 1);
+    static const struct {
+        uint64_t n, wait_hours, other_n, other_wait_hours, owed;
+        ratelimit_status status, other;
+    } cases[] = {{1, 0, 2, 1, 3, RATELIMIT_TIMEOUT, RATELIMIT_TIMEOUT},
+                 {1, 0, 2, 1, 2, RATELIMIT_OK, RATELIMIT_OK},
+                 {1, 0, 1, 1, 3, RATELIMIT_TIMEOUT, RATELIMIT_OK},
+                 {1, 1, 1, 0, 3, RATELIMIT_OK, RATELIMIT_TIMEOUT}};
+    ratelimit_redis *r = open_with_timeout(1000);
+    ratelimit_store store = ratelimit_redis_store(r);
+    size_t i, k;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ratelimit_request q[2];
+        ratelimit_result res[2], after;
+        server_flush();
+        for (k = 0; k < 2; k++) {
+            q[k] = server_request(k ? "b" : "a", &three, RATELIMIT_RESERVE,
+                                  k ? cases[i].other_n : cases[i].n);
+            q[k].max_wait_ns =
+                RATELIMIT_HOUR * (k ? cases[i].other_wait_hours : cases[i].wait_hours);
+            (void)server_decide(r, k ? "b" : "a", &three, RATELIMIT_CHARGE, cases[i].owed);
+        }
+        store.decide(&store, q, res, 2, RATELIMIT_EACH);
+        for (k = 0; k < 2; k++) {
+            uint64_t owed = cases[i].owed + (res[k].allowed ? q[k].n : 0);
+            CHECK_U64(res[k].status, k ? cases[i].other : cases[i].status);
+            after = server_decide(r, k ? "b" : "a", &three, RATELIMIT_PEEK, 1);
+            CHECK_U64((after.reset_after_ns + RATELIMIT_MINUTE) / RATELIMIT_HOUR, owed);
+        }
+    }
     ratelimit_redis_close(r);
 }
 
@@ -560,7 +600,7 @@ static void a_key_not_permitted_fails_alone(void)
     ratelimit_result res[3];
     int i, round;
     server_flush();
-    CHECK(server_do(server_port(), "ACL SETUSER part on >secret ~ratelimit:mine* +@all"));
+    CHECK(server_do(server_port(), "ACL SETUSER part on >secret ~ratelimit:b{mine* +@all"));
     options.user = "part";
     options.password = "secret";
     options.timeout_ms = 1000;
@@ -569,7 +609,7 @@ static void a_key_not_permitted_fails_alone(void)
     for (round = 0; round < 2; round++) {
         for (i = 0; i < 3; i++)
             q[i] = server_request(i == 1 ? "other" : "mine", &hourly, RATELIMIT_TAKE, 1);
-        store.decide(store.self, q, res, 3, RATELIMIT_EACH);
+        store.decide(&store, q, res, 3, RATELIMIT_EACH);
         CHECK_U64(res[0].status, RATELIMIT_OK);
         CHECK_U64(res[1].status, RATELIMIT_STORE_FAILED);
         CHECK_U64(res[2].status, RATELIMIT_OK);
@@ -633,7 +673,7 @@ static void nothing_is_sent_when_the_time_is_over(void)
         snprintf(keys[i], sizeof keys[i], "k%d", i);
         q[i] = server_request(keys[i], &hourly, RATELIMIT_TAKE, 1);
     }
-    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    store.decide(&store, q, res, MANY, RATELIMIT_EACH);
     for (i = 0; i < MANY; i++)
         allowed += res[i].allowed;
     ratelimit_redis_close(r);
@@ -652,7 +692,7 @@ static void a_connection_keeps_little_memory_and_is_not_inherited(void)
     memset(key, 'k', sizeof key);
     q.key = key;
     q.key_len = sizeof key;
-    store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+    store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
     CHECK_U64(res.status, RATELIMIT_OK);
     CHECK(r->nodes->idle && r->nodes->idle->out_room <= 16384);
     CHECK(fcntl(r->nodes->idle->c->fd, F_GETFD) & FD_CLOEXEC);
@@ -669,7 +709,7 @@ static uint64_t given_ns(void *self)
 static void a_debt_near_the_longest_is_read_again(void)
 {
     static uint64_t now = UINT64_C(1700000000000000999);
-    static const ratelimit_limit ns = RATELIMIT_LIMIT(1000000000, RATELIMIT_SECOND, 10);
+    static const ratelimit_limit ns = RATELIMIT_LIMIT_SCOPE(1000000000, RATELIMIT_SECOND, 10, 1);
     ratelimit_redis_options options = server_options();
     uint64_t some = RATELIMIT_PRIV_REDIS_EXACT / 4 - 300;
     ratelimit_redis *r;
@@ -700,7 +740,7 @@ static void a_thousand_and_more_requests_at_once_are_all_answered(void)
         snprintf(keys[i], sizeof keys[i], "%d", i);
         q[i] = server_request(keys[i], &hourly, RATELIMIT_TAKE, 1);
     }
-    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    store.decide(&store, q, res, MANY, RATELIMIT_EACH);
     for (i = 0; i < MANY; i++)
         CHECK(res[i].allowed && res[i].remaining == 99);
     CHECK_U64(server_int(server_port(), "DBSIZE"), MANY);
@@ -709,8 +749,8 @@ static void a_thousand_and_more_requests_at_once_are_all_answered(void)
 
 static void a_raised_limit_helps_at_once(void)
 {
-    static const ratelimit_limit slow = RATELIMIT_LIMIT(10, 20 * RATELIMIT_SECOND, 16);
-    static const ratelimit_limit fast = RATELIMIT_LIMIT(1000, 20 * RATELIMIT_SECOND, 16);
+    static const ratelimit_limit slow = RATELIMIT_LIMIT_SCOPE(10, 20 * RATELIMIT_SECOND, 16, 1);
+    static const ratelimit_limit fast = RATELIMIT_LIMIT_SCOPE(1000, 20 * RATELIMIT_SECOND, 16, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     int i;
     server_flush();
@@ -745,6 +785,7 @@ static void a_flushed_script_cache_charges_each_token_exactly_once(void)
     CHECK(ratelimit_take_all(&limiter, q, res, 10));
     CHECK_U64(res[9].remaining, 78);
     ratelimit_close(&limiter);
+    ratelimit_redis_close(r);
 }
 
 static void scripts_are_named_by_their_sha1(void)
@@ -815,8 +856,9 @@ static void zero_is_the_default_of_each_option(void)
         CHECK(!r[i]->unix_path && !r[i]->user && !r[i]->password && !r[i]->slots);
         CHECK_U64(r[i]->database, 0);
         CHECK_TEXT(r[i]->prefix, "ratelimit:");
-        CHECK_U64(r[i]->connect_timeout_ns, 100 * RATELIMIT_MILLISECOND);
-        CHECK_U64(r[i]->timeout_ns, 100 * RATELIMIT_MILLISECOND);
+        CHECK_U64(r[i]->connect_timeout_ns, 500 * RATELIMIT_MILLISECOND);
+        CHECK_U64(r[i]->timeout_ns, 300 * RATELIMIT_MILLISECOND);
+        CHECK_U64(r[i]->max_idle_ns, 30 * RATELIMIT_SECOND);
         CHECK_U64(r[i]->cool_down_ns, 500 * RATELIMIT_MILLISECOND);
         CHECK_U64(r[i]->pool_size, 16);
         CHECK_U64(r[i]->ttl_min_ms, 0);
@@ -936,7 +978,7 @@ static void it_recovers_by_itself(void)
 /* B56: the late reply of one command answered the next. */
 static void a_late_reply_answers_nobody(void)
 {
-    static const ratelimit_limit b = RATELIMIT_LIMIT(1, RATELIMIT_MINUTE, 7);
+    static const ratelimit_limit b = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_MINUTE, 7, 1);
     static const unsigned pauses_ms[] = {120, 500}; /* before the late reply comes, and after */
     ratelimit_redis *r = open_with_timeout(200);
     ratelimit_result res;
@@ -950,7 +992,7 @@ static void a_late_reply_answers_nobody(void)
         server_sleep_ms(pauses_ms[i]);
         res = server_take(r, "b", &b, 2);
         CHECK(res.allowed);
-        CHECK_U64(res.limit, 7);
+        CHECK_U64(res.burst, 7);
         CHECK_U64(res.remaining, 5);
     }
     ratelimit_redis_close(r);
@@ -976,7 +1018,7 @@ static void timeouts_survive_a_reconnect(void)
 /* B58: on any store error everything was allowed, and nobody had chosen that. */
 static void each_failure_policy_decides_as_chosen_and_says_so(void)
 {
-    static const ratelimit_limit three = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 3);
+    static const ratelimit_limit three = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 3, 1);
     static unsigned char memory[RATELIMIT_TABLE_BYTES(100)];
     static const uint64_t want[] = {10, 0, 3};
     ratelimit_table *table;
@@ -1002,6 +1044,7 @@ static void each_failure_policy_decides_as_chosen_and_says_so(void)
         }
         CHECK_U64(allowed, want[policy]);
         ratelimit_close(&limiter);
+        ratelimit_redis_close(r);
     }
 }
 
@@ -1018,7 +1061,7 @@ static void a_charge_in_doubt_is_not_sent_again(void)
     for (i = 0; i < 10; i++)
         q[i] = server_request("k", &hourly, RATELIMIT_CHARGE, 1);
     CHECK(server_do(server_port(), "CLIENT PAUSE 200 ALL"));
-    store.decide(store.self, q, res, 10, RATELIMIT_EACH);
+    store.decide(&store, q, res, 10, RATELIMIT_EACH);
     for (i = 0; i < 10; i++)
         CHECK_U64(res[i].status, RATELIMIT_STORE_FAILED);
     server_sleep_ms(300);
@@ -1051,7 +1094,7 @@ static void a_server_that_hangs_up_does_not_kill_the_process(void)
         options.port = c.port;
         r = server_open(&options);
         store = ratelimit_redis_store(r);
-        store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+        store.decide(&store, q, res, MANY, RATELIMIT_EACH);
         for (j = 0; j < MANY; j++)
             CHECK_U64(res[j].status, RATELIMIT_STORE_FAILED);
         CHECK(*server_error(r) != 0);
@@ -1161,7 +1204,7 @@ static void a_user_without_permission_is_told_what_is_needed(void)
 
 static void a_server_out_of_memory_still_refuses_and_peeks(void)
 {
-    static const ratelimit_limit one = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     server_flush();
     CHECK(server_take(r, "k", &one, 1).allowed);
@@ -1179,7 +1222,7 @@ static void what_somebody_else_keeps_under_a_key_is_left_alone(void)
 {
     static const char *const values[] = {"7", "hello", "0123456789012345678901234567890123456789",
                                          "01234567890123456789", "01234567890123456789012345"};
-    static const ratelimit_limit seventh = RATELIMIT_LIMIT(7, RATELIMIT_HOUR, 5);
+    static const ratelimit_limit seventh = RATELIMIT_LIMIT_SCOPE(7, RATELIMIT_HOUR, 5, 1);
     static const ratelimit_op ops[] = {RATELIMIT_TAKE, RATELIMIT_PEEK, RATELIMIT_REFUND,
                                        RATELIMIT_TAKE_UP_TO, RATELIMIT_BLOCK};
     ratelimit_redis *r = open_with_timeout(1000);
@@ -1192,19 +1235,19 @@ static void what_somebody_else_keeps_under_a_key_is_left_alone(void)
             redisReply *reply;
             q.max_wait_ns = 1;
             server_flush();
-            CHECK(server_do(server_port(), "SET ratelimit:k %s", values[i]));
-            store.decide(store.self, &q, &res, 1, j & 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
+            CHECK(server_do(server_port(), "SET ratelimit:b{k}00000001 %s", values[i]));
+            store.decide(&store, &q, &res, 1, j & 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
             CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
             CHECK(strstr(server_error(r), "something else") != NULL);
-            reply = server_ask(server_port(), "GET ratelimit:k");
+            reply = server_ask(server_port(), "GET ratelimit:b{k}00000001");
             CHECK(reply && reply->str && strcmp(reply->str, values[i]) == 0);
             freeReplyObject(reply);
         }
     server_flush();
-    CHECK(server_do(server_port(), "LPUSH ratelimit:k x"));
+    CHECK(server_do(server_port(), "LPUSH ratelimit:b{k}00000001 x"));
     CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
     CHECK(strstr(server_error(r), "something else") != NULL);
-    CHECK_U64(server_int(server_port(), "LLEN ratelimit:k"), 1);
+    CHECK_U64(server_int(server_port(), "LLEN ratelimit:b{k}00000001"), 1);
     ratelimit_redis_close(r);
 }
 
@@ -1299,9 +1342,9 @@ static int crowd_take(ratelimit_redis *r, const ratelimit_limit *limit, int take
 /* B40 on Redis: under load the compare-and-swap gave up, or the count went below zero. */
 static void sixteen_threads_get_exactly_what_is_there(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1000);
-    static const ratelimit_limit other = RATELIMIT_LIMIT(1, 2 * RATELIMIT_HOUR, 1200);
-    static const ratelimit_limit longest = RATELIMIT_LIMIT(1, RATELIMIT_DAY, 1300);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1000, 1);
+    static const ratelimit_limit other = RATELIMIT_LIMIT_SCOPE(1, 2 * RATELIMIT_HOUR, 1200, 1);
+    static const ratelimit_limit longest = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_DAY, 1300, 1);
     ratelimit_redis *r = open_with_timeout(5000);
     int failed;
     server_flush();
@@ -1317,7 +1360,7 @@ static void sixteen_threads_get_exactly_what_is_there(void)
 
 static void a_pool_of_two_serves_sixteen_threads_with_two_connections(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1000);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1000, 1);
     ratelimit_redis_options options = server_options();
     ratelimit_redis *r;
     long long before, after;
@@ -1351,7 +1394,7 @@ static void a_child_process_does_not_share_its_parents_connection(void)
     child = fork();
     if (child == 0) {
         for (i = 0; i < 200; i++)
-            good = good && server_take(r, "child", &hourly, 1).limit == 100;
+            good = good && server_take(r, "child", &hourly, 1).burst == 100;
         _exit(good ? 0 : 1);
     }
     for (i = 0; i < 200; i++)
@@ -1366,7 +1409,7 @@ static void a_child_process_does_not_share_its_parents_connection(void)
 
 static void waiting_reserves_with_one_round_trip(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, 20 * RATELIMIT_MILLISECOND, 1);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, 20 * RATELIMIT_MILLISECOND, 1, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_limiter limiter;
     ratelimit_request q = server_request("k", &limit, RATELIMIT_TAKE, 1);
@@ -1380,6 +1423,7 @@ static void waiting_reserves_with_one_round_trip(void)
     CHECK(!ratelimit_wait(&limiter, &q, RATELIMIT_MILLISECOND, &res));
     CHECK_U64(res.status, RATELIMIT_TIMEOUT);
     ratelimit_close(&limiter);
+    ratelimit_redis_close(r);
 }
 
 static bool cancels(void *self, uint64_t ns)
@@ -1391,7 +1435,7 @@ static bool cancels(void *self, uint64_t ns)
 
 static void a_cancelled_wait_gives_back_what_it_reserved(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
     ratelimit_redis *r = open_with_timeout(1000);
     ratelimit_limiter limiter;
     ratelimit_request q = server_request("k", &limit, RATELIMIT_TAKE, 1);
@@ -1406,6 +1450,7 @@ static void a_cancelled_wait_gives_back_what_it_reserved(void)
     (void)ratelimit_take(&limiter, &q, &res);
     CHECK(res.status == RATELIMIT_DENIED && res.retry_after_ns <= RATELIMIT_HOUR);
     ratelimit_close(&limiter);
+    ratelimit_redis_close(r);
 }
 
 /* ---- the tier in front ----------------------------------------------------------------------- */
@@ -1419,7 +1464,7 @@ static uint64_t tier_calls(ratelimit_tier *tier)
 
 static void two_nodes_with_leases_never_pass_more_than_the_limit(void)
 {
-    static const ratelimit_limit limit = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 1000);
+    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1000, 1);
     static unsigned char memory[2][RATELIMIT_TABLE_BYTES(100)];
     static ratelimit_tier tier[2];
     ratelimit_request q = server_request("k", &limit, RATELIMIT_TAKE, 1);
@@ -1437,7 +1482,7 @@ static void two_nodes_with_leases_never_pass_more_than_the_limit(void)
     }
     for (i = 0; i < 3000; i++) {
         ratelimit_store store = ratelimit_tier_store(&tier[i % 2]);
-        store.decide(store.self, &q, &res, 1, RATELIMIT_EACH);
+        store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
         allowed += res.allowed;
     }
     CHECK(!res.allowed);
@@ -1469,6 +1514,7 @@ int main(int argc, char **argv)
     RUN(one_that_fails_among_many_leaves_the_others_alone);
     RUN(many_takes_are_commands_of_sixty_four);
     RUN(one_of_a_command_differs_from_the_others);
+    RUN(reservations_of_a_command_are_decided_each_for_itself);
     RUN(a_key_not_permitted_fails_alone);
     RUN(a_command_not_permitted_is_said);
     RUN(nothing_is_sent_when_the_time_is_over);

@@ -7,7 +7,7 @@
 
 #include "server.h"
 
-static const ratelimit_limit hourly = RATELIMIT_LIMIT(1, RATELIMIT_HOUR, 100);
+static const ratelimit_limit hourly = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 100, 1);
 
 static ratelimit_redis_options tls_options(const char *ca)
 {
@@ -36,7 +36,7 @@ static void decisions_go_over_tls(void)
         CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 99 - i);
     for (i = 0; i < MANY; i++)
         q[i] = server_request("many", &hourly, RATELIMIT_TAKE, 1);
-    store.decide(store.self, q, res, MANY, RATELIMIT_EACH);
+    store.decide(&store, q, res, MANY, RATELIMIT_EACH);
     for (i = 0; i < MANY; i++)
         CHECK_U64(res[i].allowed, i < 100);
     CHECK(server_do(server_port(), "CLIENT KILL TYPE normal SKIPME yes"));

@@ -1,0 +1,746 @@
+/* test_failures.c - what a failure costs: of one connection its own requests, of one node its own
+ * keys, and nobody else anything. Each test is named after what went wrong. */
+#define _POSIX_C_SOURCE 200809L
+#define RATELIMIT_IMPLEMENTATION
+#define RATELIMIT_REDIS_IMPLEMENTATION
+#include "ratelimit_redis.h"
+
+#include "proxy.h"
+#include "server.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static const ratelimit_limit hourly = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1000000, 1);
+
+static ratelimit_redis *open_at(int port, uint32_t timeout_ms)
+{
+    ratelimit_redis_options options = server_options();
+    options.port = port;
+    options.timeout_ms = timeout_ms;
+    return server_open(&options);
+}
+
+/* ---- many threads ---------------------------------------------------------------------------- */
+
+typedef struct crowd {
+    ratelimit_store store;
+    const char *key;
+    uint64_t until_ns;
+    uint64_t decided, failed;
+} crowd;
+
+static void *crowd_run(void *self)
+{
+    crowd *c = (crowd *)self;
+    while (ratelimit_clock_ns() < c->until_ns) {
+        ratelimit_request q = server_request(c->key, &hourly, RATELIMIT_TAKE, 1);
+        ratelimit_result res;
+        c->store.decide(&c->store, &q, &res, 1, RATELIMIT_EACH);
+        if (res.status == RATELIMIT_STORE_FAILED)
+            c->failed++;
+        else
+            c->decided++;
+    }
+    return NULL;
+}
+
+enum { CROWD = 8 };
+
+/* Eight threads take through store for 1200 ms; after 400 ms spoil(self) is called. Returns how
+ * many decisions failed. */
+static uint64_t failed_of_a_crowd(ratelimit_store store, void (*spoil)(void *self), void *self)
+{
+    static const char *const keys[CROWD] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    pthread_t thread[CROWD];
+    crowd c[CROWD];
+    uint64_t decided = 0, failed = 0, until = ratelimit_clock_ns() + 1200 * RATELIMIT_MILLISECOND;
+    int i;
+    for (i = 0; i < CROWD; i++) {
+        memset(&c[i], 0, sizeof c[i]);
+        c[i].store = store;
+        c[i].key = keys[i];
+        c[i].until_ns = until;
+        if (pthread_create(&thread[i], NULL, crowd_run, &c[i]) != 0)
+            exit(2);
+    }
+    server_sleep_ms(400);
+    spoil(self);
+    for (i = 0; i < CROWD; i++) {
+        pthread_join(thread[i], NULL);
+        decided += c[i].decided;
+        failed += c[i].failed;
+    }
+    CHECK(decided > 500);
+    return failed;
+}
+
+/* ---- one connection -------------------------------------------------------------------------- */
+
+static void spoil_stall(void *self)
+{
+    proxy_spoil((proxy *)self, PROXY_STALL);
+}
+
+static void spoil_reset(void *self)
+{
+    proxy_spoil((proxy *)self, PROXY_RESET);
+}
+
+/* One lost packet: 785 decisions of eight threads failed, in 504 ms. */
+static void one_swallowed_request_fails_one_decision(void)
+{
+    proxy p;
+    ratelimit_redis *r;
+    server_flush();
+    proxy_open(&p, server_port());
+    r = open_at(p.port, 100);
+    CHECK_U64(failed_of_a_crowd(ratelimit_redis_store(r), spoil_stall, &p), 1);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+/* A load balancer that recycles one: 788 decisions failed. */
+static void one_connection_reset_with_a_request_out_fails_one_decision(void)
+{
+    proxy p;
+    ratelimit_redis *r;
+    server_flush();
+    proxy_open(&p, server_port());
+    r = open_at(p.port, 300);
+    CHECK_U64(failed_of_a_crowd(ratelimit_redis_store(r), spoil_reset, &p), 1);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+/* Nobody else is there to tell whether the server lives: one answer may be lost all the same. */
+static void one_swallowed_request_of_a_single_caller_fails_one_decision(void)
+{
+    proxy p;
+    ratelimit_redis *r;
+    int i, failed = 0;
+    server_flush();
+    proxy_open(&p, server_port());
+    r = open_at(p.port, 50);
+    for (i = 0; i < 20; i++) {
+        if (i == 10)
+            proxy_spoil(&p, PROXY_STALL);
+        failed += !server_take(r, "k", &hourly, 1).allowed;
+    }
+    CHECK_U64(failed, 1);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+/* What is between forgets connections that are idle, and says nothing: 97 decisions failed. */
+static void connections_forgotten_while_idle_cost_one_decision(void)
+{
+    ratelimit_redis_options options = server_options();
+    proxy p;
+    ratelimit_redis *r;
+    int i, failed = 0;
+    server_flush();
+    proxy_open(&p, server_port());
+    options.port = p.port;
+    options.timeout_ms = 50;
+    r = server_open(&options);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    proxy_spoil(&p, PROXY_FORGET);
+    for (i = 0; i < 20; i++)
+        failed += !server_take(r, "k", &hourly, 1).allowed;
+    CHECK_U64(failed, 1);
+    ratelimit_redis_close(r);
+    options.max_idle_ms = 20; /* less than what is between: nothing is lost */
+    r = server_open(&options);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    proxy_spoil(&p, PROXY_FORGET);
+    server_sleep_ms(40);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+static void a_connection_asks_the_kernel_to_look_after_its_peer(void)
+{
+    ratelimit_redis *r = open_at(server_port(), 1000);
+    int on = 0;
+    socklen_t len = sizeof on;
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    CHECK(getsockopt(r->nodes->idle->c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, &len) == 0 && on);
+    ratelimit_redis_close(r);
+}
+
+/* It is lost only if the server is slower than the retransmission of a packet that got lost. */
+static void the_default_timeout_outlives_a_lost_packet(void)
+{
+    proxy p;
+    ratelimit_redis *r;
+    server_flush();
+    proxy_open(&p, server_port());
+    r = open_at(p.port, 0);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    proxy_spoil(&p, PROXY_DELAY); /* by 230 ms */
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+/* A login that takes longer than the time of one call was begun again by each call, for ever. */
+static void a_slow_login_is_finished_by_the_next_call(void)
+{
+    ratelimit_redis_options options = server_options();
+    proxy p;
+    ratelimit_redis *r;
+    int i;
+    server_flush();
+    proxy_open(&p, server_port());
+    options.port = p.port;
+    options.timeout_ms = 100;
+    options.client_name = "slow";
+    r = server_open(&options);
+    proxy_spoil(&p, PROXY_DELAY);
+    for (i = 0; i < 4 && !server_take(r, "k", &hourly, 1).allowed; i++)
+        ;
+    CHECK(i >= 1 && i < 4);
+    CHECK_U64(p.accepted, 1);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+static void cool_downs_differ_by_chance(void)
+{
+    ratelimit_redis *r = open_at(server_port(), 100);
+    uint64_t least = UINT64_MAX, most = 0;
+    int i;
+    r->cool_down_ns = RATELIMIT_SECOND;
+    for (i = 0; i < 200; i++) {
+        uint64_t now = ratelimit_clock_ns(), left;
+        ratelimit_priv_redis_down(r, r->nodes, "a test");
+        left = r->nodes->down_until - now;
+        least = left < least ? left : least;
+        most = left > most ? left : most;
+    }
+    CHECK(least >= 499 * RATELIMIT_MILLISECOND && least < 600 * RATELIMIT_MILLISECOND);
+    CHECK(most > 900 * RATELIMIT_MILLISECOND && most < 1010 * RATELIMIT_MILLISECOND);
+    ratelimit_redis_close(r);
+}
+
+/* When a server comes back, not all threads connect at the same moment. */
+static void two_connections_are_made_at_a_time(void)
+{
+    proxy p;
+    ratelimit_redis *r;
+    server_flush();
+    proxy_open(&p, server_port());
+    p.slow_ms = 20; /* each first answer */
+    {
+        ratelimit_redis_options options = server_options();
+        options.port = p.port;
+        options.timeout_ms = 2000;
+        options.client_name = "slow";
+        r = server_open(&options);
+    }
+    CHECK_U64(failed_of_a_crowd(ratelimit_redis_store(r), spoil_reset, &p) <= 1, 1);
+    CHECK(p.most_waiting <= 2);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+/* ---- failover -------------------------------------------------------------------------------- */
+
+static pid_t spawn_server(const char *socket)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        int null = open("/dev/null", O_RDWR);
+        dup2(null, 0);
+        dup2(null, 1);
+        dup2(null, 2);
+        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket, "--save", "",
+               "--appendonly", "no", "--dir", "/tmp", (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+/* Three connections were open to a master that became a replica; the retry took another of them,
+ * the node was "down", and takes failed for 500 ms. */
+static void a_demoted_master_is_left_at_once_with_three_connections_open(void)
+{
+    ratelimit_redis_options options = server_options();
+    char link_path[200], other[200];
+    struct stat st;
+    ratelimit_redis *r;
+    ratelimit_result res;
+    pid_t pid;
+    int i;
+    snprintf(link_path, sizeof link_path, "%.90s.link", getenv("REDIS_SOCKET"));
+    snprintf(other, sizeof other, "%.90s.other", getenv("REDIS_SOCKET"));
+    unlink(link_path);
+    CHECK(symlink(getenv("REDIS_SOCKET"), link_path) == 0);
+    pid = spawn_server(other);
+    for (i = 0; i < 100 && stat(other, &st) != 0; i++)
+        server_sleep_ms(20);
+    server_sleep_ms(50);
+    server_flush();
+    options.unix_path = link_path;
+    options.timeout_ms = 1000;
+    r = server_open(&options);
+    {
+        ratelimit_priv_redis_conn *conn[3];
+        bool none;
+        uint64_t deadline = ratelimit_clock_ns() + RATELIMIT_SECOND;
+        for (i = 0; i < 3; i++)
+            conn[i] = ratelimit_priv_redis_checkout(r, r->nodes, deadline, RATELIMIT_PRIV_REDIS_ANY,
+                                                    &none);
+        for (i = 0; i < 3; i++)
+            ratelimit_priv_redis_release(r, conn[i], true);
+    }
+    CHECK_U64(r->nodes->open, 3);
+    CHECK(server_do(server_port(), "REPLICAOF 127.0.0.1 1"));
+    unlink(link_path);
+    CHECK(symlink(other, link_path) == 0);
+    res = server_take(r, "k", &hourly, 1);
+    CHECK_U64(res.status, RATELIMIT_OK);
+    CHECK(server_do(server_port(), "REPLICAOF NO ONE"));
+    ratelimit_redis_close(r);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    unlink(link_path);
+    unlink(other);
+}
+
+/* ---- one node -------------------------------------------------------------------------------- */
+
+static void spoil_nothing(void *self)
+{
+    (void)self;
+}
+
+typedef struct pest {
+    ratelimit_store store;
+    const char *key;
+    uint64_t until_ns;
+} pest;
+
+/* Takes a key that fails, twenty times a second. */
+static void *pest_run(void *self)
+{
+    pest *p = (pest *)self;
+    while (ratelimit_clock_ns() < p->until_ns) {
+        ratelimit_request q = server_request(p->key, &hourly, RATELIMIT_TAKE, 1);
+        ratelimit_result res;
+        p->store.decide(&p->store, &q, &res, 1, RATELIMIT_EACH);
+        server_sleep_ms(50);
+    }
+    return NULL;
+}
+
+/* Through a tier, one key that holds something else, or whose node is dead, took Redis away from
+ * all: 0.9 % of the healthy keys' decisions reached it. */
+static void one_key_that_fails_costs_the_others_nothing(bool through_a_tier, bool dead_node)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(300)];
+    static ratelimit_tier tier;
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    pthread_t thread;
+    pest p;
+    size_t i;
+    server_flush();
+    options.timeout_ms = 300;
+    options.cluster = dead_node;
+    r = server_open(&options);
+    if (dead_node) { /* a map of two masters, one of which nobody answers for */
+        ratelimit_request q = server_request("pest", &hourly, RATELIMIT_TAKE, 1);
+        ratelimit_priv_redis_name name;
+        ratelimit_priv_redis_name_bucket(&name, &q);
+        r->mapped = true;
+        r->map_at = UINT64_MAX / 2; /* not asked for again */
+        for (i = 0; i < RATELIMIT_PRIV_REDIS_SLOTS; i++)
+            r->slots[i] = r->nodes;
+        r->slots[ratelimit_priv_redis_slot(r, &name)] =
+            ratelimit_priv_redis_node_at(r, "127.0.0.1", 9, 1);
+    } else {
+        CHECK(server_do(server_port(), "SET %s 7", server_bucket("pest")));
+    }
+    memset(&tier, 0, sizeof tier);
+    tier.store = ratelimit_redis_store(r);
+    CHECK_U64(ratelimit_table_init(&tier.table, memory, sizeof memory, NULL), RATELIMIT_OK);
+    p.store = through_a_tier ? ratelimit_tier_store(&tier) : ratelimit_redis_store(r);
+    p.key = "pest";
+    p.until_ns = ratelimit_clock_ns() + 1200 * RATELIMIT_MILLISECOND;
+    CHECK(pthread_create(&thread, NULL, pest_run, &p) == 0);
+    CHECK_U64(failed_of_a_crowd(p.store, spoil_nothing, NULL), 0);
+    pthread_join(thread, NULL);
+    ratelimit_redis_close(r);
+}
+
+static void one_key_that_holds_something_else_costs_the_others_nothing(void)
+{
+    one_key_that_fails_costs_the_others_nothing(false, false);
+}
+
+static void one_key_that_holds_something_else_costs_a_tier_nothing(void)
+{
+    one_key_that_fails_costs_the_others_nothing(true, false);
+}
+
+static void a_dead_node_costs_the_keys_of_others_nothing(void)
+{
+    one_key_that_fails_costs_the_others_nothing(false, true);
+}
+
+static void a_dead_node_behind_a_tier_costs_the_keys_of_others_nothing(void)
+{
+    one_key_that_fails_costs_the_others_nothing(true, true);
+}
+
+static void nodes_that_left_a_cluster_are_forgotten(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_priv_redis_node *node;
+    ratelimit_redis *r;
+    char host[32];
+    int i, count = 0;
+    options.cluster = true;
+    r = server_open(&options);
+    r->mapped = true;
+    for (i = 0; i < 1000; i++) {
+        int len = snprintf(host, sizeof host, "10.0.%d.%d", i / 250, i % 250);
+        CHECK(ratelimit_priv_redis_node_at(r, host, (size_t)len, 6379) != NULL);
+    }
+    for (node = r->nodes; node; node = node->next)
+        count++;
+    CHECK(count <= 3);
+    ratelimit_redis_close(r);
+}
+
+/* ---- locks ----------------------------------------------------------------------------------- */
+
+/* The lock was taken and the answer lost: it was BUSY for its whole time. */
+static void a_lock_whose_answer_was_lost_is_held_by_the_one_who_asks_again(void)
+{
+    proxy p;
+    ratelimit_redis *r;
+    ratelimit_redis_held held, other;
+    uint64_t start = ratelimit_clock_ns();
+    server_flush();
+    proxy_open(&p, server_port());
+    r = open_at(p.port, 100);
+    /* so that the script is there, and a request that is sent is carried out */
+    CHECK_U64(ratelimit_redis_lock(r, "other", 5, 20000, 0, &held), RATELIMIT_OK);
+    proxy_spoil(&p, PROXY_DEAF);
+    CHECK_U64(ratelimit_redis_lock(r, "l", 1, 20000, 5000, &held), RATELIMIT_OK);
+    CHECK(server_ms_since(start) < 1000);
+    CHECK_U64(ratelimit_redis_lock(r, "l", 1, 20000, 0, &other), RATELIMIT_BUSY);
+    CHECK_U64(ratelimit_redis_unlock(r, "l", 1, &held), RATELIMIT_OK);
+    proxy_spoil(&p, PROXY_DEAF); /* who does not wait may at least give it back */
+    CHECK_U64(ratelimit_redis_lock(r, "l", 1, 20000, 0, &held), RATELIMIT_STORE_FAILED);
+    CHECK_U64(ratelimit_redis_valid_ns(&held), 0);
+    CHECK_U64(ratelimit_redis_unlock(r, "l", 1, &held), RATELIMIT_OK);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+static void a_permit_whose_answer_was_lost_is_one_permit(void)
+{
+    proxy p;
+    ratelimit_redis *r;
+    ratelimit_redis_permit permit;
+    uint64_t start = ratelimit_clock_ns();
+    server_flush();
+    proxy_open(&p, server_port());
+    r = open_at(p.port, 100);
+    CHECK_U64(ratelimit_redis_acquire(r, "other", 5, 1, 20000, 0, 0, &permit, NULL), RATELIMIT_OK);
+    proxy_spoil(&p, PROXY_DEAF);
+    CHECK_U64(ratelimit_redis_acquire(r, "s", 1, 1, 20000, 5000, 0, &permit, NULL), RATELIMIT_OK);
+    CHECK(server_ms_since(start) < 1000);
+    CHECK_U64(server_int(server_port(), "ZCARD ratelimit:p{s}"), 1);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+}
+
+/* A renewal that failed was followed by a cool-down in which none was sent: the lock was lost. */
+static void a_renewal_is_sent_also_while_the_server_is_left_alone(void)
+{
+    ratelimit_redis *r = open_at(server_port(), 300);
+    ratelimit_redis_held held;
+    server_flush();
+    CHECK_U64(ratelimit_redis_lock(r, "l", 1, 5000, 0, &held), RATELIMIT_OK);
+    ratelimit_priv_redis_down(r, r->nodes, "a test");
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(ratelimit_redis_renew(r, "l", 1, &held, 5000), RATELIMIT_OK);
+    CHECK(server_take(r, "k", &hourly, 1).allowed); /* it has answered: it is up */
+    ratelimit_redis_close(r);
+}
+
+/* ---- names and values ------------------------------------------------------------------------ */
+
+/* A user called "bob:window" made the window of bob fail. */
+static void no_users_name_is_another_things(void)
+{
+    static const char *const users[] = {"bob:window",  "bob:plain",  "bob:permits",
+                                        "bob:sliding", "{bob}:lock", "{bob}:fence"};
+    ratelimit_redis *r = open_at(server_port(), 1000);
+    ratelimit_redis_held held[2];
+    ratelimit_redis_permit permit;
+    size_t i;
+    server_flush();
+    for (i = 0; i < sizeof users / sizeof users[0]; i++)
+        CHECK(server_take(r, users[i], &hourly, 1).allowed);
+    CHECK(ratelimit_redis_window(r, "bob", 3, 10, 60000, 1, NULL));
+    CHECK(ratelimit_redis_sliding(r, "bob", 3, 10, 60000, 1, NULL));
+    CHECK_U64(ratelimit_redis_acquire_plain(r, "bob", 3, 1, 60000), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_acquire(r, "bob", 3, 1, 60000, 0, 0, &permit, NULL), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_lock(r, "a", 1, 60000, 0, &held[0]), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_lock(r, "{a}", 3, 60000, 0, &held[1]), RATELIMIT_OK);
+    for (i = 0; i < sizeof users / sizeof users[0]; i++)
+        CHECK_U64(server_take(r, users[i], &hourly, 1).remaining, 999998);
+    ratelimit_redis_close(r);
+}
+
+/* Two limits on one key are two buckets, and in one slot of a cluster. */
+static void a_bucket_belongs_to_key_and_scope(void)
+{
+    static const ratelimit_limit second = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_SECOND, 5, 77);
+    ratelimit_redis *r = open_at(server_port(), 1000);
+    server_flush();
+    CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 999999);
+    CHECK_U64(server_take(r, "k", &second, 1).remaining, 4);
+    CHECK_U64(server_take(r, "{k}:x", &second, 1).remaining, 4);
+    CHECK_U64(server_int(server_port(), "EXISTS ratelimit:b{k}00000001"), 1);
+    CHECK_U64(server_int(server_port(), "EXISTS ratelimit:b{k}0000004d"), 1);
+    CHECK_U64(server_int(server_port(), "EXISTS ratelimit:b:{k}:x:0000004d"), 1);
+    ratelimit_redis_close(r);
+}
+
+/* 2^63 - 1 in a counter came out negative, and was taken for empty. */
+static void counters_at_the_top_of_their_type_are_full(void)
+{
+    static const char *const tops[] = {"9223372036854775807", "9007199254740992",
+                                       "18446744073709551615"};
+    ratelimit_redis *r = open_at(server_port(), 1000);
+    ratelimit_result res;
+    ratelimit_redis_held held;
+    size_t i;
+    for (i = 0; i < sizeof tops / sizeof tops[0]; i++) {
+        server_flush();
+        CHECK(server_do(server_port(), "SET ratelimit:w{k} %s PX 60000", tops[i]));
+        CHECK(!ratelimit_redis_window(r, "k", 1, 10, 60000, 1, &res));
+        CHECK_U64(res.status, RATELIMIT_DENIED);
+        CHECK_U64(res.remaining, 0);
+        CHECK(server_do(server_port(), "SET ratelimit:c{k} %s PX 60000", tops[i]));
+        CHECK_U64(ratelimit_redis_acquire_plain(r, "k", 1, 10, 60000), RATELIMIT_BUSY);
+        CHECK(server_do(server_port(), "SET ratelimit:f{k} %s PX 60000", tops[i]));
+        CHECK_U64(ratelimit_redis_lock(r, "k", 1, 60000, 0, &held), RATELIMIT_STORE_FAILED);
+        CHECK_U64(server_int(server_port(), "EXISTS ratelimit:l{k}"), 0);
+    }
+    for (i = 0; i < 2; i++) {
+        const double state[2][3] = {{0, 1e300, 0}, {0, 0, -1}};
+        CHECK(server_do(server_port(), "SET ratelimit:s{k} %b", state[i], sizeof state[i]));
+        CHECK(!ratelimit_redis_sliding(r, "k", 1, 10, 60000, 1, &res));
+        CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
+    }
+    ratelimit_redis_close(r);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void errors_of_the_login_keep_the_servers_words(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    options.user = "nobody";
+    options.password = "wrong";
+    r = server_open(&options);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(strstr(server_error(r), "WRONGPASS") != NULL);
+    ratelimit_redis_close(r);
+    options = server_options();
+    options.cluster = true;
+    r = server_open(&options);
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_STORE_FAILED);
+    CHECK(strstr(server_error(r), "ERR This instance has cluster support disabled") != NULL);
+    ratelimit_redis_close(r);
+}
+
+/* An error that repeats our key was taken for a redirection if the key looked like one. */
+static void a_key_cannot_pass_for_an_error_code(void)
+{
+    static const char *const errors[] = {
+        "ERR unknown command 'EVALSHA', with args beginning with: 'x MOVED 1 10.0.0.1:1' ",
+        "ERR something about -READONLY you", "ERR wrong key NOSCRIPT", "ERR  LOADING",
+        "MOVEDX 1 10.0.0.1:1"};
+    const char *text;
+    size_t i;
+    for (i = 0; i < sizeof errors / sizeof errors[0]; i++)
+        CHECK_U64(ratelimit_priv_redis_fault_of(errors[i], &text), RATELIMIT_PRIV_REDIS_FAIL);
+    CHECK_U64(ratelimit_priv_redis_fault_of("MOVED 1 10.0.0.1:1", &text),
+              RATELIMIT_PRIV_REDIS_MOVED);
+    CHECK_U64(ratelimit_priv_redis_fault_of(
+                  "ERR Error running script (call to f_00): @user_script:34: @user_script: 34: "
+                  "-READONLY You can't write against a read only replica.",
+                  &text),
+              RATELIMIT_PRIV_REDIS_READONLY);
+}
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+static void one_of_two_limiters_on_a_handle_may_be_closed(void)
+{
+    ratelimit_redis *r = open_at(server_port(), 1000);
+    ratelimit_limiter a, b;
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
+    server_flush();
+    CHECK_U64(ratelimit_init(&a, ratelimit_redis_store(r)), RATELIMIT_OK);
+    CHECK_U64(ratelimit_init(&b, ratelimit_redis_store(r)), RATELIMIT_OK);
+    CHECK(ratelimit_allow(&a, "k", &hourly));
+    ratelimit_close(&a);
+    CHECK(ratelimit_allow(&b, "k", &hourly));
+    ratelimit_close(&b);
+    ratelimit_redis_close(r);
+}
+
+static void connections_have_the_clients_name(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    redisReply *reply;
+    options.client_name = "billing";
+    r = server_open(&options);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    reply = server_ask(server_port(), "CLIENT LIST");
+    CHECK(reply && reply->str && strstr(reply->str, " name=billing "));
+    freeReplyObject(reply);
+    ratelimit_redis_close(r);
+    options.client_name = "a b";
+    CHECK(ratelimit_redis_open(&options, NULL) == NULL);
+}
+
+/* As platforms hand addresses over. */
+static void urls_are_read(void)
+{
+    static const struct {
+        const char *url, *host, *path, *user, *password;
+        int port, database;
+    } good[] = {{"redis://h", "h", NULL, NULL, NULL, 6379, 0},
+                {"redis://h/", "h", NULL, NULL, NULL, 6379, 0},
+                {"redis://h:1/2", "h", NULL, NULL, NULL, 1, 2},
+                {"redis://h:65535", "h", NULL, NULL, NULL, 65535, 0},
+                {"redis://:p%40s:s%2f@h:7", "h", NULL, NULL, "p@s:s/", 7, 0},
+                {"redis://u%3A:p@[::1]:8/15", "::1", NULL, "u:", "p", 8, 15},
+                {"redis://[fe80::1]", "fe80::1", NULL, NULL, NULL, 6379, 0},
+                {"unix:///run/redis.sock", "127.0.0.1", "/run/redis.sock", NULL, NULL, 6379, 0},
+                {"unix://u:p@/run/a%20b?db=3", "127.0.0.1", "/run/a b", "u", "p", 6379, 3}};
+    static const char *const bad[] = {"",
+                                      "redis:",
+                                      "redis://",
+                                      "http://h",
+                                      "redis://h:",
+                                      "redis://h:0",
+                                      "redis://h:65536",
+                                      "redis://h:1x",
+                                      "redis://h/x",
+                                      "redis://h/-1",
+                                      "redis://[::1",
+                                      "redis://[::1]x",
+                                      "redis://:%4@h",
+                                      "redis://:%00@h",
+                                      "redis://:%zz@h",
+                                      "unix://run/x",
+                                      "unix:///x?db=",
+                                      "unix:///x?x=1",
+                                      "redis://h/99999999999"};
+    ratelimit_status status;
+    size_t i;
+    for (i = 0; i < sizeof good / sizeof good[0]; i++) {
+        ratelimit_redis *r = ratelimit_redis_open_url(good[i].url, NULL, &status);
+        CHECK_U64(status, RATELIMIT_OK);
+        if (r == NULL)
+            continue;
+        CHECK_TEXT(r->nodes->host, good[i].host);
+        CHECK_U64(r->nodes->port, good[i].port);
+        CHECK_U64(r->database, good[i].database);
+        CHECK_TEXT(r->unix_path ? r->unix_path : "", good[i].path ? good[i].path : "");
+        CHECK_TEXT(r->user ? r->user : "", good[i].user ? good[i].user : "");
+        CHECK_TEXT(r->password ? r->password : "", good[i].password ? good[i].password : "");
+        ratelimit_redis_close(r);
+    }
+    for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK(ratelimit_redis_open_url(bad[i], NULL, &status) == NULL);
+        if (status != RATELIMIT_SYNTAX && check_fault(__FILE__, __LINE__))
+            printf("%s is %s\n", bad[i], ratelimit_status_text(status));
+    }
+    CHECK(ratelimit_redis_open_url(NULL, NULL, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_redis_open_url("rediss://h", NULL, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_UNSUPPORTED); /* not compiled in here */
+    CHECK(ratelimit_redis_open_url("redis://u@h", NULL, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT); /* a user without a password */
+}
+
+/* A proxy that shards would send the whole command where its first key belongs. */
+static void one_key_is_one_command(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_request q[5];
+    ratelimit_result res[5];
+    int i;
+    server_flush();
+    options.one_key = true;
+    options.timeout_ms = 1000;
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    CHECK(server_do(server_port(), "CONFIG RESETSTAT"));
+    for (i = 0; i < 5; i++)
+        q[i] = server_request(i % 2 ? "a" : "b", &hourly, RATELIMIT_TAKE, 1);
+    store.decide(&store, q, res, 5, RATELIMIT_EACH);
+    CHECK_U64(server_scripts(server_port()), 5);
+    CHECK_U64(res[4].remaining, 999997);
+    store.decide(&store, q, res, 2, RATELIMIT_ALL);
+    CHECK_U64(res[0].status, RATELIMIT_UNSUPPORTED);
+    q[0].key = "{b}x", q[0].key_len = 4;
+    q[1].key = "{b}y", q[1].key_len = 4;
+    store.decide(&store, q, res, 2, RATELIMIT_ALL);
+    CHECK(res[0].allowed && res[1].allowed);
+    ratelimit_redis_close(r);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    RUN(one_swallowed_request_fails_one_decision);
+    RUN(one_connection_reset_with_a_request_out_fails_one_decision);
+    RUN(one_swallowed_request_of_a_single_caller_fails_one_decision);
+    RUN(connections_forgotten_while_idle_cost_one_decision);
+    RUN(a_connection_asks_the_kernel_to_look_after_its_peer);
+    RUN(the_default_timeout_outlives_a_lost_packet);
+    RUN(a_slow_login_is_finished_by_the_next_call);
+    RUN(cool_downs_differ_by_chance);
+    RUN(two_connections_are_made_at_a_time);
+    RUN(a_demoted_master_is_left_at_once_with_three_connections_open);
+    RUN(one_key_that_holds_something_else_costs_the_others_nothing);
+    RUN(one_key_that_holds_something_else_costs_a_tier_nothing);
+    RUN(a_dead_node_costs_the_keys_of_others_nothing);
+    RUN(a_dead_node_behind_a_tier_costs_the_keys_of_others_nothing);
+    RUN(nodes_that_left_a_cluster_are_forgotten);
+    RUN(a_lock_whose_answer_was_lost_is_held_by_the_one_who_asks_again);
+    RUN(a_permit_whose_answer_was_lost_is_one_permit);
+    RUN(a_renewal_is_sent_also_while_the_server_is_left_alone);
+    RUN(no_users_name_is_another_things);
+    RUN(a_bucket_belongs_to_key_and_scope);
+    RUN(counters_at_the_top_of_their_type_are_full);
+    RUN(errors_of_the_login_keep_the_servers_words);
+    RUN(a_key_cannot_pass_for_an_error_code);
+    RUN(one_of_two_limiters_on_a_handle_may_be_closed);
+    RUN(connections_have_the_clients_name);
+    RUN(urls_are_read);
+    RUN(one_key_is_one_command);
+    return check_end();
+}
