@@ -55,7 +55,7 @@ static uint64_t now_ns(void);
 static uint32_t interrupts; /* what was on when the decision began */
 #define RATELIMIT_LOCK()   (interrupts = interrupts_off())
 #define RATELIMIT_UNLOCK() interrupts_back(interrupts)
-#define RATELIMIT_LOG_NOW      now_ns()
+#define RATELIMIT_LOG_NOW  now_ns()
 #define RATELIMIT_NO_TEXT
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h" /* which sets RATELIMIT_NO_CLOCK here by itself */
