@@ -56,16 +56,18 @@ ask() {
     fi
     ask_pid=$!
     (
-        while sleep 0.1 && [ ! -e "$ask_folder/ended.$ask_pid" ]; do
+        while sleep 0.1 && kill -0 $ask_pid 2>/dev/null; do
             if [ -n "$(news "$ask_test" "$ask_folder/output")" ]; then
                 kill $ask_pid
                 break
             fi
         done
     ) &
+    ask_watch=$!
     wait $ask_pid
     ask_status=$?
-    : >"$ask_folder/ended.$ask_pid"
+    kill $ask_watch 2>/dev/null # its folder may be gone before it looks again
+    wait $ask_watch 2>/dev/null
     return $ask_status
 }
 
