@@ -12,7 +12,9 @@ LIMIT ?= 10/m burst 20
 
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
 PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
-           gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user \
+           gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross \
+           gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
+           gcc-mingw-w64-x86-64 g++-mingw-w64-x86-64 gcc-mingw-w64-i686 g++-mingw-w64-i686 \
            lua5.4 redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
@@ -66,6 +68,7 @@ deps: ## install what the tests need, with apt-get
 	get="$$run apt-get install -y -qq --no-install-recommends"; \
 	$$run apt-get update -qq && $$get $(PACKAGES) $(EXAMPLE_PACKAGES) && \
 	v=$$(gcc -dumpversion | cut -d. -f1) && $$get gcc-$$v-multilib g++-$$v-multilib && \
+	{ ! apt-cache show wine64 >/dev/null 2>&1 || $$get wine64; } && \
 	{ command -v npm >/dev/null || $$get nodejs npm; }
 	@npm install --silent --no-fund --no-audit --prefix $(BUILD)/node $(NODE_PACKAGES)
 

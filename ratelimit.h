@@ -1270,7 +1270,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
     (((p) / RATELIMIT_PRIV_NZ(t) << 40) + ((RATELIMIT_PRIV_M(t, p) >> RATELIMIT_PRIV_Z(t) << 24) / \
                                                RATELIMIT_PRIV_NZ((t) >> RATELIMIT_PRIV_Z(t))       \
                                            << 16))
-#  define RATELIMIT_PRIV_H(x, c, s) (UINT64_C(c) << 20 | (x) >> s)
+#  define RATELIMIT_PRIV_H(x, c, s) (c * 0x100000 | (x) >> s)
 #  define RATELIMIT_PRIV_SMALL(x)                                                                  \
     ((x) >> 60   ? RATELIMIT_PRIV_H(x, 6, 44)                                                      \
      : (x) >> 56 ? RATELIMIT_PRIV_H(x, 5, 40)                                                      \
@@ -3593,6 +3593,7 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_table_slow(ratelimit_table *t
     return ratelimit_priv_decide_place(t, place, &q, now, out_or_null);
 }
 
+#  if RATELIMIT_PRIV_QUICK
 /* A quick take has charged b, and found the lock changed: it is done if b is still what it was. */
 static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_again(ratelimit_table *t, uint64_t place,
                                                               const ratelimit_limit *l, uint64_t n,
@@ -3663,7 +3664,6 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_away(ratelimit_table *t,
                                                              const ratelimit_limit *l, uint64_t n,
                                                              uint64_t now, ratelimit_result *out)
 {
-#  if RATELIMIT_PRIV_QUICK
     ratelimit_priv_line *home = ratelimit_priv_home(t, place), *line;
     const size_t at = (size_t)(home - ratelimit_priv_lines(t));
     size_t i;
@@ -3675,9 +3675,9 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_away(ratelimit_table *t,
         if (found)
             return ratelimit_priv_take_line(t, place, l, n, now, out, line, word, found);
     }
-#  endif
     return ratelimit_priv_table_slow(t, place, l, n, now, out);
 }
+#  endif
 
 /* The quick way: a known key in its home line, under the limit it was last charged under. */
 static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_place(ratelimit_table *t, uint64_t place,
@@ -3904,7 +3904,7 @@ static bool ratelimit_priv_commit_all(ratelimit_table *t, const ratelimit_priv_p
     ratelimit_priv_held_lock locks[2 * RATELIMIT_MAX_ALL];
     const ratelimit_priv_part *changed[RATELIMIT_MAX_ALL];
     size_t i, held = 0, wanted = 0, changes = 0, stored = 0;
-    bool done = true;
+    bool done = true, lost = false; /* lost: a lock was taken over; what was charged stays */
     for (i = 0; done && i < count; i++) {
         const ratelimit_priv_seat *seat = &part[i].seat;
         if (part[i].settled || part[i].first != i ||
@@ -3924,12 +3924,15 @@ static bool ratelimit_priv_commit_all(ratelimit_table *t, const ratelimit_priv_p
             ratelimit_priv_take_back(changed[i]);
             continue;
         }
-        (void)ratelimit_priv_store_rest(&changed[i]->seat, &changed[i]->after);
+        if (!ratelimit_priv_store_rest(&changed[i]->seat, &changed[i]->after)) {
+            lost = true;
+            continue;
+        }
         ratelimit_priv_count_evicted(t, &changed[i]->seat, now);
     }
     while (held--)
         ratelimit_priv_unlock(locks[held].lock, locks[held].word);
-    return done;
+    return done && !lost;
 }
 
 /* The results of a batch of which something was refused; and what a refusal stores. */

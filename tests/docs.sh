@@ -40,7 +40,7 @@ program() {
     if ! $CC -std=c99 -O1 $warnings_c -I"${header%/*}" "$2" -o "$build/program" $libraries \
         >"$build/output" 2>&1; then
         fail "$1: does not compile" "$build/output"
-    elif ! timeout 20 "$build/program" >"$build/output" 2>&1; then
+    elif ! limited 60 "$build/program" >"$build/output" 2>&1; then
         fail "$1: does not end with 0" "$build/output"
     elif [ ! -s "$build/output" ]; then
         fail "$1: prints nothing"

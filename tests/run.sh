@@ -123,7 +123,7 @@ docs() {
 }
 
 redis() { # real servers on private loopback ports, started and stopped by the script
-    suite redis 3600 sh tests/redis/run.sh
+    suite redis 7200 sh tests/redis/run.sh
 }
 
 example() { # NAME: examples/NAME, or what it is called there, against real parts

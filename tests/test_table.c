@@ -1891,6 +1891,39 @@ static void a_batch_of_all_leaves_the_state_of_all_singles_or_of_none(void)
     CHECK(passed > 1000 && refused > 1000);
 }
 
+/* Takes have a quick way, batches of all or none have not: both leave the same bytes, when the key
+ * was seen included, whether they passed or not. */
+static void a_quick_take_leaves_the_state_of_a_general_one(void)
+{
+    ratelimit_table *quick = table_made(arena(0), 640, RATELIMIT_EVICT, 5);
+    ratelimit_table *general = table_made(arena(1), 640, RATELIMIT_EVICT, 5);
+    uint64_t now = 0, i;
+    size_t l, slot;
+    check_seed(14);
+    for (i = 0; i < 20000; i++) {
+        uint64_t key = check_below(6), n = 1 + check_below(30);
+        ratelimit_request req[2];
+        ratelimit_result a, res[2];
+        now += check_below(20 * SEC);
+        req[0] = request("k", &per_second, n);
+        req[0].key = &key;
+        req[0].key_len = sizeof key;
+        req[1] = req[0];
+        req[1].op = RATELIMIT_PEEK;
+        req[1].key_len = 3; /* of nobody */
+        (void)ratelimit_table_take(quick, &key, sizeof key, &per_second, n, now, &a);
+        (void)ratelimit_table_decide(general, req, res, 2, RATELIMIT_ALL, now);
+        CHECK(same_result(&a, &res[0]));
+        for (l = 0; l < 8; l++) {
+            const line *x = &lines_of(quick)[l], *y = &lines_of(general)[l];
+            CHECK(!(y->lock & 1));
+            for (slot = 0; slot < 3; slot++)
+                CHECK(x->tag[slot] == y->tag[slot] &&
+                      same_bucket(&x->bucket[slot], &y->bucket[slot]));
+        }
+    }
+}
+
 /* New keys of one batch have the same home line, the same free place in mind, or the place of each
  * other: each gets one of its own, or none is charged. */
 static void new_keys_of_one_batch_never_get_the_same_place(void)
@@ -2480,6 +2513,7 @@ int main(int argc, char **argv)
     RUN(arguments_of_a_batch_are_checked);
     RUN(a_batch_without_results_is_carried_out);
     RUN(a_batch_of_all_leaves_the_state_of_all_singles_or_of_none);
+    RUN(a_quick_take_leaves_the_state_of_a_general_one);
     RUN(new_keys_of_one_batch_never_get_the_same_place);
     RUN(a_refused_batch_stores_what_a_refusal_stores);
     RUN(a_refused_batch_does_not_count_what_it_did_not_evict);

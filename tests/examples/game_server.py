@@ -124,17 +124,17 @@ equal("the list holds the one member and its address, nobody else", got.get("mem
 # -- a full list -------------------------------------------------------------------------------------------------------
 small = build("examples/game_server.c", "-DMEMBERS=1", "-O0", out="game_server_small", sanitized=False)
 port = free_port()
-game = start(small, "127.0.0.1", port)  # its list is two lines of a table: room for two members
+game = start(small, "127.0.0.1", port)  # its list is the smallest table, 24 places: room for twelve members
 check("it listens", wait_until(lambda: "listening" in said(game)), said(game))
-two = [Player("honest", port, f"127.0.0.{i}", "ann", 400, 120) for i in (1, 2)]
-for player in two:
-    check("there is room for two members", player.line().startswith("trusted:"))
-late = Player("honest", port, "127.0.0.3", "ann", 70, 1)
+twelve = [Player("honest", port, f"127.0.0.{i}", "ann", 400, 120) for i in range(1, 13)]
+for player in twelve:
+    check("there is room for twelve members", player.line().startswith("trusted:"))
+late = Player("honest", port, "127.0.0.13", "ann", 70, 1)
 equal("who finds the list full plays on as a stranger", late.line(), "not trusted: 70 of 70")
-for player in two:
+for player in twelve[:2]:
     player.say("go")
     equal("and the members are members still", player.line(), "answered 120 of 120")
-for player in [*two, late]:
+for player in [*twelve, late]:
     player.end()
 stop(game)
 done()

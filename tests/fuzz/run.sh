@@ -45,8 +45,10 @@ plain() { # target, its libraries...
     shift
     ${CC:-cc} -std=c99 $WARN -O1 -g $SANITIZERS -DFUZZ_PLAIN -I. "tests/fuzz/$target.c" \
         -o "$BUILD/$target-plain" "$@" -pthread >"$BUILD/$target.log" 2>&1 &&
-        timeout 300 "$BUILD/$target-plain" >>"$BUILD/$target.log" 2>&1
-    result "$target, plain" $? "$BUILD/$target.log" "$BUILD/none"
+        timeout -k 5 1200 "$BUILD/$target-plain" >>"$BUILD/$target.log" 2>&1
+    code=$?
+    [ $code -ne 124 ] || echo "time limit of 1200 s" >>"$BUILD/$target.log"
+    result "$target, plain" $code "$BUILD/$target.log" "$BUILD/none"
 }
 
 driven() { # target, its libraries...

@@ -4,8 +4,8 @@
 #     pass                      one more passed
 #     fail WHAT [FILE]          one more failed: prints WHAT and the start of FILE
 #     skip WHAT                 one more skipped: prints it
-#     wanted WHAT               true if WHAT has a word of WORDS in it, or there are none: scripts
-#                               that ask can be told to check only a part
+#     wanted WHAT               true if WHAT has a word of WORDS in it, or there are none: so a
+#                               script can be told to check only a part; run and refuse ask
 #     run WHAT COMMAND...       passes if COMMAND does; its output is shown only if it fails
 #     limited SECONDS COMMAND   runs COMMAND; if it hangs, ends it and says so. The time is for what
 #                               hangs: ten times what COMMAND needs on a quiet machine, and more
@@ -67,6 +67,7 @@ limited() {
 
 run() {
     count_what=$1
+    wanted "$1" || return 0
     shift
     if "$@" >"$build/output" 2>&1; then
         pass
@@ -79,6 +80,7 @@ run() {
 refuse() {
     count_what=$1
     count_text=$2
+    wanted "$1" || return 0
     shift 2
     if "$@" >"$build/output" 2>&1; then
         fail "$count_what: it was accepted"

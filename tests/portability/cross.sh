@@ -1,8 +1,9 @@
 #!/bin/sh
 # cross.sh [BUILD]  Other machines.
 #
-# The tests of what is decided give the same answers on a big-endian one (s390x, run by qemu), and
-# everything compiles without a warning for ARM Cortex-M without an operating system or C library.
+# The tests of what is decided give the same answers on a big-endian one (s390x, run by qemu); the
+# smallest program that uses everything gives them on ARM of 64 bits; and everything compiles without
+# a warning for ARM Cortex-M without an operating system or C library.
 #
 # HEADER_DIR  the folder of the ratelimit.h to try (the project's own)
 set -u
@@ -14,23 +15,24 @@ rm -rf "$build" && mkdir -p "$build/include" || exit 1
 . "$here/count.sh"
 header=${HEADER_DIR:-$root}
 
-# big_endian FILE  Builds and runs one test; its last line must count some passed and none failed.
-big_endian() {
-    if ! s390x-linux-gnu-gcc -std=c99 -O1 -static -pthread -I"$header" -I"$root/tests" \
-        "$root/$1" -o "$build/program" >"$build/output" 2>&1; then
-        fail "s390x: $1 does not build" "$build/output"
+# emulated MACHINE FILE [counts]  Builds and runs one program. With "counts" its last line must count
+#                                 some passed and none failed.
+emulated() {
+    if ! "$1-linux-gnu-gcc" -std=c99 -O1 -static -pthread -I"$header" -I"$root/tests" -I"$root" \
+        "$root/$2" -o "$build/program" >"$build/output" 2>&1; then
+        fail "$1: $2 does not build" "$build/output"
         return
     fi
-    if (cd "$root" && limited 1800 qemu-s390x "$build/program") >"$build/output" 2>&1; then
-        tail -n 1 "$build/output" >"$build/last"
-        if [ "$2" = counts ] && ! grep -Eq '^[1-9][0-9]* passed, 0 failed' "$build/last"; then
-            fail "s390x: $1 ends without a count" "$build/output"
+    if (cd "$root" && limited 1800 "qemu-$1" "$build/program") >"$build/output" 2>&1; then
+        if [ "${3:-}" = counts ] &&
+            ! tail -n 1 "$build/output" | grep -Eq '^[1-9][0-9]* passed, 0 failed'; then
+            fail "$1: $2 ends without a count" "$build/output"
         else
             pass
         fi
     else
         grep -v '^SEED' "$build/output" >"$build/shown"
-        fail "s390x: $1 fails" "$build/shown"
+        fail "$1: $2 fails" "$build/shown"
     fi
 }
 
@@ -39,11 +41,17 @@ if have s390x-linux-gnu-gcc "gcc-s390x-linux-gnu libc6-dev-s390x-cross" &&
     echo 'int main(void) { short s = 1; return *(char *)&s; }' >"$build/order.c"
     run "s390x: not big-endian, or does not build and run" sh -c \
         's390x-linux-gnu-gcc -static "$1.c" -o "$1" && qemu-s390x "$1"' sh "$build/order"
-    big_endian tests/portability/use.c silent
-    big_endian tests/portability/options.c silent
+    emulated s390x tests/portability/use.c
+    emulated s390x tests/portability/options.c
     for test in vectors test_limit test_reported; do
-        big_endian "tests/$test.c" counts
+        emulated s390x "tests/$test.c" counts
     done
+fi
+
+if have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" &&
+    have qemu-aarch64 qemu-user; then
+    emulated aarch64 tests/portability/use.c
+    emulated aarch64 tests/portability/options.c
 fi
 
 if have arm-none-eabi-gcc gcc-arm-none-eabi; then
@@ -57,6 +65,7 @@ void *memcpy(void *to, const void *from, size_t bytes);
 void *memmove(void *to, const void *from, size_t bytes);
 void *memset(void *to, int byte, size_t bytes);
 int memcmp(const void *a, const void *b, size_t bytes);
+size_t strlen(const char *text);
 END
     arm="-Os -ffreestanding -mthumb $warnings_c -I$build/include -I$header -c $build/impl.c"
     arm="$arm -o $build/impl.o"
@@ -65,8 +74,8 @@ END
             run "$cpu -std=$std" arm-none-eabi-gcc -std=$std -mcpu=$cpu $arm
         done
         run "$cpu with locks of its own" arm-none-eabi-gcc -std=c99 -mcpu=$cpu \
-            "-DRATELIMIT_LOCK(lock)=__asm__ volatile(\"cpsid i\" ::: \"memory\")" \
-            "-DRATELIMIT_UNLOCK(lock)=__asm__ volatile(\"cpsie i\" ::: \"memory\")" \
+            "-DRATELIMIT_LOCK()=__asm__ volatile(\"cpsid i\" ::: \"memory\")" \
+            "-DRATELIMIT_UNLOCK()=__asm__ volatile(\"cpsie i\" ::: \"memory\")" \
             $arm
     done
 fi

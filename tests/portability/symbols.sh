@@ -24,13 +24,14 @@ cat >"$build/impl.c" <<'END'
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
 END
-# A chip without a C library still has mem*, which the compiler itself calls.
+# A chip without a C library still has mem*, which the compiler itself calls, and strlen.
 cat >"$build/include/string.h" <<'END'
 #include <stddef.h>
 void *memcpy(void *to, const void *from, size_t bytes);
 void *memmove(void *to, const void *from, size_t bytes);
 void *memset(void *to, int byte, size_t bytes);
 int memcmp(const void *a, const void *b, size_t bytes);
+size_t strlen(const char *text);
 END
 
 # listed KIND...  The names of these kinds in symbols.txt, sorted.

@@ -309,8 +309,9 @@ run() { # a program
         return
     }
     begin=$(date +%s)
-    timeout -k 5 120 "$dir/$1" >"$dir/out" 2>&1 </dev/null
+    timeout -k 5 1200 "$dir/$1" >"$dir/out" 2>&1 </dev/null
     code=$?
+    [ "$code" -ne 124 ] || echo "time limit of 1200 s" >>"$dir/out"
     line=$(tail -n 1 "$dir/out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p')
     if [ -z "$line" ]; then
         tail -n 40 "$dir/out"
