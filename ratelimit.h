@@ -1236,7 +1236,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * for that the fraction is F, in 2^-24 ns, rounded up. A t that is so large that F would overflow
  * is first shortened by S bits. An example: 7 per second is Q = 142857142, R/D = 6/7. */
 #  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: the longest window */
-#  define RATELIMIT_PRIV_PARTS   UINT64_C(0x1000000)          /* 2^24: the most parts of a ns */
+#  define RATELIMIT_PRIV_PARTS   0x1000000                    /* 2^24: the most parts of a ns */
 #  define RATELIMIT_PRIV_NZ(x)   ((x) + !(x))
 #  define RATELIMIT_PRIV_S(t)    ((t) >> 40 ? (t) >> 56 ? 23 : 16 : 0)
 #  define RATELIMIT_PRIV_T(t)    ((t) >> RATELIMIT_PRIV_S(t))
@@ -1256,8 +1256,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
     ((t) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) + 1 > ((t) + 15) / 16 &&            \
      (p) <= RATELIMIT_PRIV_MAX &&                                                                  \
-     (!((p) / RATELIMIT_PRIV_NZ(t)) ||                                                             \
-      (b) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ((p) / RATELIMIT_PRIV_NZ(t))) &&                \
+     (p) / RATELIMIT_PRIV_NZ(t) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ(b) &&                    \
      (!RATELIMIT_PRIV_M(t, p) ||                                                                   \
       (b)*RATELIMIT_PRIV_Q(t, p) + (b) / RATELIMIT_PRIV_DF(t) * RATELIMIT_PRIV_R(t, p) +           \
               ((b) % RATELIMIT_PRIV_DF(t) * RATELIMIT_PRIV_R(t, p) + RATELIMIT_PRIV_DF(t) - 1) /   \

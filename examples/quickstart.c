@@ -9,14 +9,14 @@
 #include "ratelimit.h"
 #include <stdio.h>
 
-static unsigned char memory[RATELIMIT_TABLE_BYTES(10000)]; /* 10,000 keys */
+static unsigned char memory[RATELIMIT_TABLE_BYTES(10000)]; /* for 10,000 keys */
 static const ratelimit_limit logins =
     RATELIMIT_LIMIT(5, RATELIMIT_MINUTE, 10); /* 5 a minute, burst 10 */
+static ratelimit_limiter limiter;
 
 int main(void)
 {
     ratelimit_table *table;
-    ratelimit_limiter limiter = {0};
     if (ratelimit_table_init(&table, memory, sizeof memory, NULL) != RATELIMIT_OK ||
         ratelimit_init(&limiter, ratelimit_table_store(table, NULL, NULL)) != RATELIMIT_OK)
         return 1;

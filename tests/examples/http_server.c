@@ -95,7 +95,7 @@ static struct MHD_Response *refused(void *self, const ratelimit_microhttpd_reque
     if (!strcmp(r->url, "/plain"))
         return NULL;
     snprintf(text, sizeof text, "{\"path\":\"%s\",\"status\":%u,\"limit\":%lu}", r->url, *status,
-             (unsigned long)r->result.limit);
+             (unsigned long)r->result.burst);
     *status = 420;
     response = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_COPY);
     MHD_add_response_header(response, "Content-Type", "application/json");
