@@ -201,7 +201,8 @@ others() {
 portability() {
     for script in tests/portability/*.sh; do
         script=$(basename "$script" .sh)
-        [ "$script" = count ] || first script "$script"
+        # windows.sh waits for a complete verified run before it joins this list.
+        case $script in count | windows) ;; *) first script "$script" ;; esac
     done
 }
 
