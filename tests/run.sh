@@ -201,8 +201,7 @@ others() {
 portability() {
     for script in tests/portability/*.sh; do
         script=$(basename "$script" .sh)
-        # windows.sh waits for a complete verified run before it joins this list.
-        case $script in count | windows) ;; *) first script "$script" ;; esac
+        [ "$script" = count ] || first script "$script"
     done
 }
 
@@ -266,7 +265,7 @@ all_jobs() {
         done
         [ "$jobs_shown" -ge "$jobs_listed" ] || sleep 0.2
     done
-    jobs_first= jobs_later= jobs_listed=0
+    jobs_first= jobs_later= jobs_listed=0 jobs_active= jobs_pids=
     rm -f "$jobs"/*
 }
 

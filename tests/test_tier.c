@@ -1187,7 +1187,8 @@ static void a_wait_on_a_local_bucket_can_be_cancelled(void)
 
 static void local_buckets_share_the_limit_and_start_from_what_is_known(void)
 {
-    uint64_t i, passed = 0, start;
+    uint64_t passed = 0, start;
+    size_t i;
     ratelimit_result res;
     fresh(0);
     for (i = 0; i < NODES; i++)

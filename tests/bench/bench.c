@@ -597,7 +597,7 @@ static void take_processor(int which)
 {
 #if defined(__linux__)
     cpu_set_t all, one;
-    int i;
+    size_t i;
     if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < 2)
         return;
     for (i = 0; !CPU_ISSET(i, &all) || which--; i++)

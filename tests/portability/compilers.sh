@@ -86,6 +86,7 @@ for file in "$root"/tests/bench/*.c "$root"/tests/faults/*.c "$root"/tests/porta
     [ -e "$file" ] || continue
     case $file in
     */examples/*) ! grep -q '^ *Build: .* -l' "$file" || continue ;;
+    */shared.c) continue ;; # options.sh compiles it, where it is right
     esac
     for cc in gcc clang; do
         have $cc $cc || continue
