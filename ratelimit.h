@@ -143,7 +143,8 @@
        RATELIMIT_STATIC          all    off        everything static: each file has its own copy.
                                                      The smallest code for one file, see README
        RATELIMIT_API             all    extern     linkage of every public function
-       RATELIMIT_NO_CLOCK        all    off        no clock_gettime or nanosleep, no
+       RATELIMIT_NO_CLOCK        all    off        the system is asked for nothing: no time, no
+                                                     sleep, no random seed, no
                                                      ratelimit_clock_ns
        RATELIMIT_NO_THREADS      all    off        no atomics: one thread at a time for everything
        RATELIMIT_LOCK()          all    atomics    your own lock, taken once round each decision
@@ -511,8 +512,9 @@ typedef enum ratelimit_full {
 typedef enum ratelimit_hash { RATELIMIT_HASH_SIP = 0, RATELIMIT_HASH_FAST } ratelimit_hash;
 
 typedef struct ratelimit_table_options {
-    uint64_t seed[2];         /* 16 random secret bytes; both 0: made from addresses and the clock,
-                                 which an attacker may guess */
+    uint64_t seed[2];         /* 16 random secret bytes; both 0: from the system (getrandom,
+                                 arc4random_buf, rand_s). With RATELIMIT_NO_CLOCK no system is
+                                 asked: give a seed, any constant if nobody hostile chooses keys */
     ratelimit_full when_full; /* default RATELIMIT_EVICT */
     ratelimit_hash hash;      /* default RATELIMIT_HASH_SIP */
     uint64_t step_ns;         /* a clock set back by more is forgiven, see CONCEPTS;
@@ -546,7 +548,8 @@ RATELIMIT_API size_t ratelimit_table_bytes(size_t max_keys);
  * options  NULL: all defaults
  *
  * Returns RATELIMIT_OK and *out; NO_MEMORY if not even one block fits; BAD_ARGUMENT for NULL, an
- * unknown policy or an unknown hash. */
+ * unknown policy or hash, or if there is no seed: none given, and none to be had from the
+ * system. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status
 ratelimit_table_init(ratelimit_table **out, void *memory, size_t bytes,
                      const ratelimit_table_options *options_or_null);
@@ -557,8 +560,9 @@ ratelimit_table_init(ratelimit_table **out, void *memory, size_t bytes,
  *
  * Returns RATELIMIT_OK and *out; BAD_ARGUMENT if there is no table, or of another version, hash or
  * byte order, or its head is damaged; NO_MEMORY if the table is larger than bytes. The bits of its
- * buckets are not checked: no value of them can do harm. Times must go on from the same clock;
- * after a restart of the machine that means a wall clock. */
+ * buckets are not checked: no value of them can do harm. More than 8 locks that are held are
+ * watched for RATELIMIT_TAKEOVER_MS, once for the whole table, and those of dead processes freed.
+ * Times must go on from the same clock; after a restart of the machine that means a wall clock. */
 RATELIMIT_API RATELIMIT_PRIV_MUST_USE ratelimit_status ratelimit_table_attach(ratelimit_table **out,
                                                                               void *memory,
                                                                               size_t bytes);
@@ -1423,6 +1427,15 @@ extern size_t strlen(const char *text);
 #    define RATELIMIT_PRIV_SSE2 0
 #  endif
 #  if !defined(RATELIMIT_NO_CLOCK) && !defined(_WIN32)
+#    if defined(__linux__)
+#      if defined(__has_include)
+#        if __has_include(<sys/random.h>)
+#          include <sys/random.h> /* getrandom */
+#          define RATELIMIT_PRIV_RANDOM_H
+#        endif
+#      endif
+#      include <sys/types.h> /* ssize_t */
+#    endif
 #    include <time.h>
 #  endif
 
@@ -1630,11 +1643,13 @@ static inline uint64_t ratelimit_priv_high(uint64_t a, uint64_t b)
 }
 #  endif
 
+/* ratelimit_priv_random fills 16 bytes that nobody can guess; false if the system has none. */
 #  if !defined(RATELIMIT_NO_CLOCK)
 #    if defined(_WIN32)
-/* The three functions of Windows that we need, declared as windows.h does. That header is not
- * included: it defines near, far, min and max, and must not come before winsock2.h. */
+/* The functions of Windows that we need, declared as its headers do. windows.h is not included: it
+ * defines near, far, min and max, and must not come before winsock2.h. */
 union _LARGE_INTEGER;
+__declspec(dllimport) int __cdecl rand_s(unsigned int *random);
 __declspec(dllimport) int __stdcall QueryPerformanceCounter(union _LARGE_INTEGER *count);
 __declspec(dllimport) int __stdcall QueryPerformanceFrequency(union _LARGE_INTEGER *hz);
 __declspec(dllimport) void __stdcall Sleep(unsigned long ms);
@@ -1649,6 +1664,15 @@ RATELIMIT_API uint64_t ratelimit_clock_ns(void)
 static void ratelimit_priv_sleep(uint64_t ns)
 {
     Sleep((unsigned long)((ns + 999999) / 1000000));
+}
+static bool ratelimit_priv_random(uint64_t *seed)
+{
+    unsigned int part[4], i;
+    for (i = 0; i < 4; i++)
+        if (rand_s(&part[i]) != 0)
+            return false;
+    memcpy(seed, part, sizeof part);
+    return true;
 }
 #    else
 #      if defined(CLOCK_MONOTONIC)
@@ -1685,6 +1709,26 @@ static void ratelimit_priv_sleep(uint64_t ns)
     span.tv_nsec = (long)(ns % RATELIMIT_SECOND);
     (void)nanosleep(&span, NULL);
 }
+#      if defined(__linux__) && !defined(__ANDROID__)
+#        if !defined(RATELIMIT_PRIV_RANDOM_H)
+extern ssize_t getrandom(void *bytes, size_t count, unsigned flags);
+#        endif
+static bool ratelimit_priv_random(uint64_t *seed)
+{
+    int tries = 100; /* a signal may end a call early, while the machine starts */
+    while (getrandom(seed, 16, 0) != 16)
+        if (!--tries)
+            return false;
+    return true;
+}
+#      else
+extern void arc4random_buf(void *bytes, size_t count);
+static bool ratelimit_priv_random(uint64_t *seed)
+{
+    arc4random_buf(seed, 16);
+    return true;
+}
+#      endif
 #    endif
 static uint64_t ratelimit_priv_platform_clock(void *self)
 {
@@ -4086,20 +4130,18 @@ static uint64_t ratelimit_priv_head_check(const ratelimit_table *t)
                               t->seed);
 }
 
-/* A seed where none is given: differs between runs, but is no secret from someone who can guess
- * addresses and times. */
-static void ratelimit_priv_make_seed(uint64_t *seed)
+/* The seed of the options; both words 0: 16 bytes from the system. */
+static bool ratelimit_priv_seed(uint64_t *seed, const uint64_t *given)
 {
-    uint64_t key[2] = {UINT64_C(0x243F6A8885A308D3), UINT64_C(0x13198A2E03707344)},
-             from[3] = {0, 0, 0};
-    from[0] = (uint64_t)(uintptr_t)seed;
-    from[1] = (uint64_t)(uintptr_t)from;
+    seed[0] = given[0];
+    seed[1] = given[1];
+    if (given[0] | given[1])
+        return true;
 #  if !defined(RATELIMIT_NO_CLOCK)
-    from[2] = ratelimit_clock_ns();
+    return ratelimit_priv_random(seed);
+#  else
+    return false;
 #  endif
-    seed[0] = ratelimit_priv_sip((const unsigned char *)from, sizeof from, key);
-    key[0] = seed[0];
-    seed[1] = ratelimit_priv_sip((const unsigned char *)from, sizeof from, key);
 }
 
 RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void *memory,
@@ -4108,13 +4150,14 @@ RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void 
 {
     ratelimit_table_options options;
     ratelimit_table *t;
+    uint64_t seed[2];
     size_t blocks;
     unsigned char i;
     memset(&options, 0, sizeof options);
     if (options_or_null)
         options = *options_or_null;
     if (!out || !memory || (unsigned)options.when_full > RATELIMIT_REFUSE ||
-        (unsigned)options.hash > RATELIMIT_HASH_FAST)
+        (unsigned)options.hash > RATELIMIT_HASH_FAST || !ratelimit_priv_seed(seed, options.seed))
         return RATELIMIT_BAD_ARGUMENT;
     t = ratelimit_priv_head(memory, bytes, &blocks);
     if (!t)
@@ -4128,15 +4171,57 @@ RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void 
     t->when_full = (uint16_t)options.when_full;
     t->hash = (uint16_t)options.hash;
     t->step_ns = options.step_ns ? options.step_ns : RATELIMIT_STEP_NS;
-    memcpy(t->seed, options.seed, sizeof t->seed);
-    if (!(t->seed[0] | t->seed[1]))
-        ratelimit_priv_make_seed(t->seed);
+    memcpy(t->seed, seed, sizeof seed);
     for (i = 0; i < 4; i++)
         t->fast[i] = ratelimit_priv_sip(&i, 1, t->seed);
     t->check = ratelimit_priv_head_check(t);
     *out = t;
     return RATELIMIT_OK;
 }
+
+#  if RATELIMIT_PRIV_ATOMIC
+/* One number for the words of all held locks of every 256th line, from line `first` on. */
+static uint64_t ratelimit_priv_held_words(ratelimit_table *t, uint32_t first, uint32_t *held)
+{
+    uint64_t sum = 0;
+    uint32_t i, word;
+    for (i = first; i < t->lines; i += 256) {
+        word = ratelimit_priv_load32(&ratelimit_priv_lines(t)[i].lock);
+        if (word & 1) {
+            sum += ((uint64_t)i << 32 | word) * UINT64_C(0x9E3779B97F4A7C15);
+            ++*held;
+        }
+    }
+    return sum;
+}
+
+/* Processes that died may have left many locks held, and each would cost a caller a takeover of its
+ * own. They are freed here at once, after the time of one takeover: of those lines whose held locks
+ * are all as they were before it. The few locks that live processes hold are no concern of ours. */
+static void ratelimit_priv_free_locks(ratelimit_table *t)
+{
+    uint64_t before[256];
+    uint32_t i, k, held = 0, turns = 0;
+    for (i = 0; i < 256; i++)
+        before[i] = ratelimit_priv_held_words(t, i, &held);
+    if (held <= 8)
+        return;
+    while (!ratelimit_priv_wait_turn(&turns)) {
+#    if defined(RATELIMIT_NO_CLOCK) && !defined(RATELIMIT_SLEEP_MS)
+        return; /* nothing to wait with: no takeover */
+#    endif
+    }
+    for (i = 0; i < 256; i++) {
+        if (ratelimit_priv_held_words(t, i, &held) != before[i])
+            continue;
+        for (k = i; k < t->lines; k += 256) {
+            uint32_t *lock = &ratelimit_priv_lines(t)[k].lock, word = ratelimit_priv_load32(lock);
+            if (word & 1)
+                (void)ratelimit_priv_swap32(lock, word, word + 1);
+        }
+    }
+}
+#  endif
 
 RATELIMIT_API ratelimit_status ratelimit_table_attach(ratelimit_table **out, void *memory,
                                                       size_t bytes)
@@ -4155,6 +4240,9 @@ RATELIMIT_API ratelimit_status ratelimit_table_attach(ratelimit_table **out, voi
         return RATELIMIT_BAD_ARGUMENT;
     if (blocks < t->lines / RATELIMIT_PRIV_BLOCK)
         return RATELIMIT_NO_MEMORY;
+#  if RATELIMIT_PRIV_ATOMIC
+    ratelimit_priv_free_locks(t);
+#  endif
     *out = t;
     return RATELIMIT_OK;
 }

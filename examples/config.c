@@ -59,15 +59,10 @@ static void fail(int code, const char *format, ...)
 
 static ratelimit_table *new_table(uint64_t keys)
 {
-    ratelimit_table_options options = {{0, 0}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
     size_t bytes = keys <= SIZE_MAX ? ratelimit_table_bytes((size_t)keys) : 0;
     ratelimit_table *table = NULL;
-    FILE *random = fopen("/dev/urandom", "rb");
-    if (!random || fread(options.seed, sizeof options.seed, 1, random) != 1)
-        fail(1, "/dev/urandom: %s", strerror(errno));
-    fclose(random);
     table_memory = bytes ? malloc(bytes) : NULL;
-    if (!table_memory || ratelimit_table_init(&table, table_memory, bytes, &options))
+    if (!table_memory || ratelimit_table_init(&table, table_memory, bytes, NULL))
         fail(1, "no memory for %llu keys", (unsigned long long)keys);
     return table;
 }

@@ -397,12 +397,8 @@ static bool make_table(ratelimit_table **table, void *memory, size_t bytes,
                        ratelimit_full when_full)
 {
     ratelimit_table_options options = {{0, 0}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
-    FILE *random = fopen("/dev/urandom", "rb"); /* or names could be made that share a place */
-    size_t got = random ? fread(options.seed, sizeof options.seed, 1, random) : 0;
-    if (random)
-        fclose(random);
     options.when_full = when_full;
-    return got == 1 && ratelimit_table_init(table, memory, bytes, &options) == RATELIMIT_OK;
+    return ratelimit_table_init(table, memory, bytes, &options) == RATELIMIT_OK;
 }
 
 static void end(int signal_number)

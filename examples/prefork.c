@@ -91,10 +91,7 @@ static void make_file(const char *path)
     char draft[4096];
     ratelimit_table *table;
     void *memory;
-    int file, random = open("/dev/urandom", O_RDONLY);
-    if (random < 0 || read(random, options.seed, sizeof options.seed) != sizeof options.seed)
-        fail(1, "/dev/urandom: %s", strerror(errno));
-    close(random);
+    int file;
     if (snprintf(draft, sizeof draft, "%s.%ld", path, (long)getpid()) >= (int)sizeof draft)
         fail(2, "%s: the name is too long", path);
     file = open(draft, O_RDWR | O_CREAT | O_EXCL, 0600);

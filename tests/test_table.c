@@ -11,6 +11,10 @@
 
 #define RATELIMIT_TAKEOVER_MS                                                                      \
   1 /* damaged lines look like held ones: don't wait long for the dead */
+static unsigned long sleeps;
+#define RATELIMIT_SLEEP_MS(ms)                                                                     \
+  ((void)__atomic_fetch_add(&sleeps, (ms), __ATOMIC_RELAXED), (void)usleep((ms)*1000))
+#define getrandom system_random
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
 
@@ -472,6 +476,38 @@ static void damaged_lines_crash_nothing(void)
         CHECK_U64(ratelimit_table_attach(&t, memory, bytes), OK);
         use_at_random(t, 1000);
     }
+}
+
+/* A table whose processes all died with locks held: each line was a wait of its own. */
+static void a_table_full_of_held_locks_costs_one_takeover(void)
+{
+    ratelimit_table *t = table_of_blocks(100, RATELIMIT_EVICT);
+    uint64_t now_ns = 1000 * SEC;
+    uint32_t i;
+    CHECK(ratelimit_table_take(t, "a", 1, &hourly, 1, now_ns, NULL));
+    for (i = 0; i < 800; i++)
+        lines_of(t)[i].lock = 2 * i + 1;
+    sleeps = 0;
+    CHECK_U64(ratelimit_table_attach(&t, arena(0), ARENA_BYTES), OK);
+    for (i = 0; i < 800; i++)
+        CHECK_U64(lines_of(t)[i].lock, 2 * i + 2);
+    CHECK(!ratelimit_table_take(t, "a", 1, &hourly, 1, now_ns, NULL)); /* nothing was forgotten */
+    for (i = 0; i < 1000; i++)
+        CHECK(ratelimit_table_take(t, &i, sizeof i, &hourly, 1, now_ns, NULL));
+    CHECK(sleeps >= 1 && sleeps <= 4); /* RATELIMIT_TAKEOVER_MS is 1 */
+}
+
+static void a_few_held_locks_are_left_to_those_who_hold_them(void)
+{
+    ratelimit_table *t = table_of_blocks(100, RATELIMIT_EVICT);
+    uint32_t i;
+    for (i = 0; i < 8; i++)
+        lines_of(t)[100 * i].lock = 1;
+    sleeps = 0;
+    CHECK_U64(ratelimit_table_attach(&t, arena(0), ARENA_BYTES), OK);
+    for (i = 0; i < 8; i++)
+        CHECK_U64(lines_of(t)[100 * i].lock, 1);
+    CHECK_U64(sleeps, 0);
 }
 
 /* Tags that meet, locks that are free, buckets at random: what a damaged file more likely looks
@@ -1061,6 +1097,43 @@ static void two_tables_without_a_seed_have_different_ones(void)
     CHECK_U64(ratelimit_table_init(&a, arena(0), ARENA_BYTES, NULL), OK);
     CHECK_U64(ratelimit_table_init(&b, arena(1), ARENA_BYTES, NULL), OK);
     CHECK(ratelimit_table_hash(a, "key", 3) != ratelimit_table_hash(b, "key", 3));
+}
+
+/* What the system gives: so many calls are ended by a signal, then so many bytes come. */
+static int interrupted;
+static ssize_t random_gives = 16;
+
+ssize_t getrandom(void *bytes, size_t count, unsigned flags)
+{
+    static unsigned char next;
+    if (flags || count != 16 || interrupted-- > 0)
+        return -1;
+    memset(bytes, ++next, count);
+    return random_gives;
+}
+
+static void a_seed_comes_from_the_system_or_there_is_no_table(void)
+{
+    ratelimit_table_options options;
+    ratelimit_table *t = NULL;
+    size_t i;
+    memset(&options, 0, sizeof options);
+    memset(arena(0), 0x5a, ARENA_BYTES);
+    random_gives = -1;
+    CHECK_U64(ratelimit_table_init(&t, arena(0), ARENA_BYTES, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_table_init(&t, arena(0), ARENA_BYTES, &options), RATELIMIT_BAD_ARGUMENT);
+    random_gives = 8; /* half a seed is none */
+    CHECK_U64(ratelimit_table_init(&t, arena(0), ARENA_BYTES, &options), RATELIMIT_BAD_ARGUMENT);
+    CHECK(!t);
+    for (i = 0; i < ARENA_BYTES && arena(0)[i] == 0x5a; i++)
+        ;
+    CHECK_U64(i, ARENA_BYTES); /* nothing was written */
+    options.seed[1] = 1;       /* a seed of the caller's needs no system */
+    CHECK_U64(ratelimit_table_init(&t, arena(0), ARENA_BYTES, &options), OK);
+    random_gives = 16;
+    interrupted = 5;
+    CHECK_U64(ratelimit_table_init(&t, arena(0), ARENA_BYTES, NULL), OK);
+    interrupted = 0;
 }
 
 /* SipHash by its paper, with the rounds as arguments, slowly. */
@@ -2456,6 +2529,8 @@ int main(int argc, char **argv)
     RUN(a_damaged_head_is_refused_or_harmless);
     RUN(a_head_overwritten_at_random_is_refused_or_harmless);
     RUN(damaged_lines_crash_nothing);
+    RUN(a_table_full_of_held_locks_costs_one_takeover);
+    RUN(a_few_held_locks_are_left_to_those_who_hold_them);
     RUN(damaged_buckets_under_right_tags_crash_nothing);
     RUN(a_key_with_two_places_goes_on_with_one);
     RUN_THREADED(a_lock_left_by_the_dead_is_taken_over);
@@ -2484,6 +2559,7 @@ int main(int argc, char **argv)
     RUN(nine_of_ten_keys_are_in_their_home_line_at_half_full);
     RUN(another_seed_puts_keys_elsewhere);
     RUN(two_tables_without_a_seed_have_different_ones);
+    RUN(a_seed_comes_from_the_system_or_there_is_no_table);
     RUN(keys_are_hashed_by_siphash_1_3);
     RUN(the_fast_hash_tells_keys_apart);
     RUN(each_bit_of_a_key_counts_in_each_bit_of_its_hash);

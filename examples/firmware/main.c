@@ -498,6 +498,7 @@ void reset(void);
 void reset(void)
 {
     uint32_t *to, *from = data_load, *here = (uint32_t *)__builtin_frame_address(0) - 16;
+    ratelimit_table_options options;
     for (to = stack_start; to < here; to++)
         *to = PAINT;
     for (to = data_start; to < data_end; to++)
@@ -505,8 +506,11 @@ void reset(void)
     for (to = bss_start; to < bss_end; to++)
         *to = 0;
     start_clock();
-    /* The nodes are our own: nobody makes numbers collide, so the seed need not be secret. */
-    if (ratelimit_table_init(&table, memory, sizeof memory, NULL) != RATELIMIT_OK)
+    /* There is no system to ask for a seed. The nodes are our own: nobody makes numbers collide, so
+     * the seed need not be secret. */
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    if (ratelimit_table_init(&table, memory, sizeof memory, &options) != RATELIMIT_OK)
         fault();
     start_pins_and_uart();
     put("ready\n");

@@ -313,18 +313,13 @@ static ratelimit_store open_redis(const char *where, unsigned timeout_ms)
 
 static void open_limiter(const options *o)
 {
-    ratelimit_table_options seeded = {{0, 0}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
     ratelimit_store store = {0};
-    FILE *random = fopen("/dev/urandom", "rb");
-    if (!random || fread(seeded.seed, sizeof seeded.seed, 1, random) != 1)
-        fail(1, "/dev/urandom: %s", strerror(errno));
-    fclose(random);
     if (ratelimit_rules_init(&rules, rules_memory, sizeof rules_memory, MAX_RULES))
         fail(1, "no room for rules");
     if (!load_rules(o))
         exit(2);
     if (!o->redis || o->on_failure == RATELIMIT_FAIL_LOCAL) {
-        if (ratelimit_table_init(&table, table_memory, sizeof table_memory, &seeded))
+        if (ratelimit_table_init(&table, table_memory, sizeof table_memory, NULL))
             fail(1, "no room for clients");
         store = limiter.fallback = ratelimit_table_store(table, NULL, NULL);
     }

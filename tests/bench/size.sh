@@ -80,9 +80,9 @@ END_OF_FILE
 
 limit='static const ratelimit_limit limit = RATELIMIT_LIMIT(10, RATELIMIT_SECOND, 20);'
 bucket="$limit static ratelimit_bucket bucket;"
-table="$bucket static unsigned char memory[RATELIMIT_TABLE_BYTES(24)]; static ratelimit_table *table;"
+table="$bucket static ratelimit_table_options options = {{1, 0}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0}; static unsigned char memory[RATELIMIT_TABLE_BYTES(24)]; static ratelimit_table *table;"
 take='ratelimit_bucket_take(&bucket, &limit, 1, now, NULL)'
-make='(table || ratelimit_table_init(&table, memory, sizeof memory, NULL) == RATELIMIT_OK)'
+make='(table || ratelimit_table_init(&table, memory, sizeof memory, &options) == RATELIMIT_OK)'
 keyed="$make && ratelimit_table_take(table, &now, 4, &limit, 1, now, NULL)"
 program nothing '' 'now & 1'
 program take "$bucket" "$take"

@@ -31,6 +31,20 @@ static void loaded(const volatile void *p);
 #undef __atomic_load_n
 #include "use.h"
 
+/* Without a clock no system is asked for a seed. */
+static ratelimit_table *new_table(void *memory, size_t bytes)
+{
+    ratelimit_table_options options;
+    ratelimit_table *t = NULL;
+    memset(&options, 0, sizeof options);
+#ifdef RATELIMIT_NO_CLOCK
+    USE(ratelimit_table_init(&t, memory, bytes, &options) == RATELIMIT_BAD_ARGUMENT && !t);
+    options.seed[0] = 1;
+#endif
+    USE(ratelimit_table_init(&t, memory, bytes, &options) == RATELIMIT_OK);
+    return t;
+}
+
 static const ratelimit_limit one_a_second = RATELIMIT_LIMIT(1, RATELIMIT_SECOND, 1);
 
 #ifdef LOCKS
@@ -74,7 +88,7 @@ static void use_locks(void)
     ratelimit_permit permit, none;
     ratelimit_bucket b;
     unsigned i;
-    USE(ratelimit_table_init(&t, memory, sizeof memory, NULL) == RATELIMIT_OK);
+    t = new_table(memory, sizeof memory);
     for (i = 0; i < 64; i++) {
         key[i][0] = "ABCDEFGH"[i % 8];
         key[i][1] = "abcdefgh"[i / 8];
@@ -122,7 +136,7 @@ static inline void use_longest_all(void)
     unsigned i;
     for (i = 0; i <= RATELIMIT_MAX_ALL; i++)
         q[i] = use_request("same", &use_unlimited, RATELIMIT_TAKE, 1);
-    USE(ratelimit_table_init(&t, memory, sizeof memory, NULL) == RATELIMIT_OK);
+    t = new_table(memory, sizeof memory);
     ratelimit_table_decide(t, q, res, RATELIMIT_MAX_ALL, RATELIMIT_ALL, 0);
     USE(res[0].allowed && res[RATELIMIT_MAX_ALL - 1].allowed);
     ratelimit_table_decide(t, q, res, RATELIMIT_MAX_ALL + 1, RATELIMIT_ALL, 0);
@@ -150,7 +164,7 @@ static inline void use_tag_of_zero(void)
     ratelimit_table_counts counts;
     ratelimit_limit limit = one_a_second;
     limit.scope = 0;
-    USE(ratelimit_table_init(&t, memory, sizeof memory, NULL) == RATELIMIT_OK);
+    t = new_table(memory, sizeof memory);
     USE(ratelimit_table_take_hash(t, UINT64_C(5) << 32, &limit, 1, 0, NULL));
     USE(!ratelimit_table_take_hash(t, UINT64_C(5) << 32, &limit, 1, 0, NULL));
     ratelimit_table_stats(t, 0, &counts);
@@ -181,7 +195,7 @@ static inline void use_takeover(void)
     const void *at;
     uint32_t *lock;
     unsigned i, held = 0, skip = 0;
-    USE(ratelimit_table_init(&t, memory, sizeof memory, NULL) == RATELIMIT_OK);
+    t = new_table(memory, sizeof memory);
     at = t;
     while (at != memory + skip) /* it lies where the alignment is right */
         skip++;

@@ -226,6 +226,7 @@ static inline void use_cas(void)
 
 static inline void use_limiter(void)
 {
+    ratelimit_table_options options;
     ratelimit_limiter l;
     ratelimit_table *t = NULL;
     ratelimit_counts counts;
@@ -234,7 +235,9 @@ static inline void use_limiter(void)
     memset(&l, 0, sizeof l);
     l.sleep = use_sleep;
     use_now_ns = use_slept_ns = 0;
-    USE(ratelimit_table_init(&t, use_memory, sizeof use_memory, NULL) == RATELIMIT_OK);
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    USE(ratelimit_table_init(&t, use_memory, sizeof use_memory, &options) == RATELIMIT_OK);
     USE(ratelimit_init(&l, ratelimit_table_store(t, use_clock, NULL)) == RATELIMIT_OK);
     USE(ratelimit_allow(&l, "a", &use_seven));
     USE(!ratelimit_allow_n(&l, "a", &use_seven, 7));
