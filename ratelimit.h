@@ -1300,11 +1300,12 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
      RATELIMIT_PRIV_CAST(uint64_t, (kind) == RATELIMIT_PRIV_WINDOW) << 49 |                        \
      (b)*UINT64_C(0x9E3779B97F4A7C15) >> 57 << 50)
 #  define RATELIMIT_PRIV_SCOPE(kind, t, p, b)                                                      \
-    RATELIMIT_PRIV_CAST(uint32_t,                                                                  \
-                        ((t)*UINT64_C(0x9E3779B97F4A7C15) ^ (p)*UINT64_C(0xC2B2AE3D27D4EB4F) ^     \
-                         ((b) + (kind)) * UINT64_C(0x165667B19E3779F9)) *                          \
-                                UINT64_C(0xD6E8FEB86659FD93) >>                                    \
-                            32)
+    RATELIMIT_PRIV_CAST(                                                                           \
+        uint32_t, ((t)*UINT64_C(0x9E3779B97F4A7C15) ^ (p)*UINT64_C(0xC2B2AE3D27D4EB4F) ^           \
+                   ((b) ^ RATELIMIT_PRIV_CAST(uint64_t, (kind) == RATELIMIT_PRIV_WINDOW) << 63) *  \
+                       UINT64_C(0x165667B19E3779F9)) *                                             \
+                          UINT64_C(0xD6E8FEB86659FD93) >>                                          \
+                      32)
 #  define RATELIMIT_PRIV_MADE(k, t, p, b, scope)                                                   \
     {                                                                                              \
       t, p, b,                                                                                     \
@@ -1413,6 +1414,15 @@ extern size_t strlen(const char *text);
 #  if defined(_MSC_VER)
 #    include <intrin.h>
 #  endif
+/* With -Os nothing is there twice for the sake of speed. */
+#  if defined(__OPTIMIZE_SIZE__)
+#    define RATELIMIT_PRIV_SIZE 1
+#    define RATELIMIT_PRIV_FAST inline
+#  else
+#    define RATELIMIT_PRIV_SIZE 0
+#    define RATELIMIT_PRIV_FAST RATELIMIT_PRIV_INLINE
+#  endif
+
 /* Four 32-bit words at once, where a compiler checks nobody's accesses. */
 #  if defined(__has_feature)
 #    if __has_feature(thread_sanitizer)
@@ -1575,16 +1585,18 @@ static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t val
 }
 #  endif
 
-/* Counters, outside a decision. Exact where 64-bit atomics are lock-free, or under the caller's
- * lock; else good enough to read. Within a decision see ratelimit_priv_bump. */
-static inline void ratelimit_priv_bump(uint64_t *p, uint64_t value)
+/* Adds to a counter; returns what it was. Exact where 64-bit atomics are lock-free, or under the
+ * caller's lock; else good enough to read. Outside of a decision see ratelimit_priv_add64. */
+static inline uint64_t ratelimit_priv_bump(uint64_t *p, uint64_t value)
 {
 #  if RATELIMIT_PRIV_CAN64 && defined(__GNUC__)
-    (void)__atomic_fetch_add(p, value, __ATOMIC_RELAXED);
+    return __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
 #  elif RATELIMIT_PRIV_CAN64
-    (void)_InterlockedExchangeAdd64((volatile __int64 *)p, (__int64)value);
+    return (uint64_t)_InterlockedExchangeAdd64((volatile __int64 *)p, (__int64)value);
 #  else
-    ratelimit_priv_store64(p, ratelimit_priv_load64(p) + value);
+    uint64_t before = ratelimit_priv_load64(p);
+    ratelimit_priv_store64(p, before + value);
+    return before;
 #  endif
 }
 
@@ -1593,7 +1605,7 @@ static inline void ratelimit_priv_add64(uint64_t *p, uint64_t value)
 #  if !RATELIMIT_PRIV_CAN64
     RATELIMIT_PRIV_ENTER();
 #  endif
-    ratelimit_priv_bump(p, value);
+    (void)ratelimit_priv_bump(p, value);
 #  if !RATELIMIT_PRIV_CAN64
     RATELIMIT_PRIV_LEAVE();
 #  endif
@@ -1614,12 +1626,10 @@ static inline unsigned ratelimit_priv_log2(uint64_t x)
 #  if defined(__GNUC__) && (defined(__x86_64__) || defined(__aarch64__) || __SIZEOF_POINTER__ == 8)
     return 63u ^ (unsigned)__builtin_clzll(x);
 #  else
-    unsigned n = 0, step;
-    for (step = 32; step; step >>= 1)
-        if (x >> step) {
-            x >>= step;
-            n += step;
-        }
+    unsigned n = x >> 32 ? 32 : 0;
+    uint32_t half = (uint32_t)(x >> 32 ? x >> 32 : x);
+    while (half >>= 1)
+        n++;
     return n;
 #  endif
 }
@@ -2216,13 +2226,14 @@ static inline uint64_t ratelimit_priv_ahead(uint64_t time, uint64_t now)
     return ahead >> 63 ? 0 : ahead;
 }
 
-static inline bool ratelimit_priv_above(ratelimit_priv_span a, ratelimit_priv_span b)
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_above(ratelimit_priv_span a, ratelimit_priv_span b)
 {
     return a.ns > b.ns || (a.ns == b.ns && a.part > b.part);
 }
 
-static inline ratelimit_priv_span ratelimit_priv_plus(ratelimit_priv_span a, ratelimit_priv_span b,
-                                                      uint32_t parts)
+static RATELIMIT_PRIV_INLINE ratelimit_priv_span ratelimit_priv_plus(ratelimit_priv_span a,
+                                                                     ratelimit_priv_span b,
+                                                                     uint32_t parts)
 {
     a.ns += b.ns;
     a.part += b.part;
@@ -2277,29 +2288,41 @@ static inline uint32_t ratelimit_priv_unpack(uint64_t rest, const ratelimit_limi
     return (uint32_t)(((rest & RATELIMIT_PRIV_PART_MASK) * l->parts) >> 24);
 }
 
-/* n tokens as a span, exactly; false if it is longer than 2^62 ns. */
-static bool ratelimit_priv_cost(const ratelimit_limit *l, uint64_t n, ratelimit_priv_span *cost)
+/* n fractions of an interval, in whole ns and the rest. */
+static uint64_t ratelimit_priv_fractions(const ratelimit_limit *l, uint64_t n, uint32_t *part)
 {
-    uint64_t d = l->parts, r = l->interval_part, extra;
+    uint64_t d = l->parts, over = n % d * l->interval_part;
+    *part = (uint32_t)(over % d);
+    return n / d * l->interval_part + over / d;
+}
+
+static bool ratelimit_priv_too_many(const ratelimit_limit *l, uint64_t n)
+{
+    return l->interval_ns && n > RATELIMIT_PRIV_LONG / l->interval_ns;
+}
+
+/* n tokens as a span, exactly; false if it is longer than 2^62 ns. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_cost(const ratelimit_limit *l, uint64_t n,
+                                                      ratelimit_priv_span *cost)
+{
+    uint32_t part = 0;
     *cost = ratelimit_priv_interval(l);
     if (n == 1)
         return true;
-    if (l->interval_ns && n > RATELIMIT_PRIV_LONG / l->interval_ns)
+    if (n > l->burst && ratelimit_priv_too_many(l, n))
         return false;
-    *cost = ratelimit_priv_span_of(n * l->interval_ns, 0);
-    if (d > 1) {
-        extra = n / d * r + n % d * r / d;
-        cost->part = (uint32_t)(n % d * r % d);
-        cost->ns += extra; /* at most 2^62, and below 2^63 */
-    }
+    cost->ns = n * l->interval_ns;
+    if (l->parts > 1)
+        cost->ns += ratelimit_priv_fractions(l, n, &part); /* at most 2^62, and below 2^63 */
+    cost->part = part;
     return cost->ns <= RATELIMIT_PRIV_LONG;
 }
 
-static inline ratelimit_priv_span ratelimit_priv_window(const ratelimit_limit *l)
+static RATELIMIT_PRIV_INLINE ratelimit_priv_span ratelimit_priv_window(const ratelimit_limit *l)
 {
     ratelimit_priv_span window = ratelimit_priv_span_of(l->window_ns, 0);
     if (l->parts > 1)
-        (void)ratelimit_priv_cost(l, l->burst, &window);
+        window.ns += ratelimit_priv_fractions(l, l->burst, &window.part);
     return window;
 }
 
@@ -2337,23 +2360,36 @@ static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_sp
     return count + low + (over + span.part) / interval;
 }
 
-/* ns until a state may be forgotten, 0 if it may be now. */
+/* Is this no debt, but a state of another kind? Classes of 24 and more: both upper bits are set. */
+static inline bool ratelimit_priv_special(uint64_t rest)
+{
+    return (~rest >> (RATELIMIT_PRIV_CLASS_SHIFT + 3) & 3) == 0;
+}
+
+/* ns until such a state may be forgotten, 0 if it may be now. */
+static RATELIMIT_PRIV_NOINLINE uint64_t ratelimit_priv_left_special(uint64_t full_ns, uint64_t rest,
+                                                                    uint64_t now)
+{
+    uint64_t left = full_ns - now;
+    if (ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_BLOCK)
+        left += (rest & (ratelimit_priv_class_bits(1) - 1)) * RATELIMIT_PRIV_AFTER_UNIT;
+    return left >> 63 ? 0 : left;
+}
+
+/* ns until a state may be forgotten, 0 if it may be now. A fraction counts as a whole ns. */
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_left_of(uint64_t full_ns, uint64_t rest,
+                                                             uint64_t now)
+{
+    uint64_t left = full_ns - now;
+    if (!RATELIMIT_PRIV_LIKELY(!ratelimit_priv_special(rest)))
+        return ratelimit_priv_left_special(full_ns, rest, now);
+    left = left >> 63 ? 0 : left + ((rest & RATELIMIT_PRIV_PART_MASK) != 0);
+    return rest ? left : 0;
+}
+
 static inline uint64_t ratelimit_priv_left(const ratelimit_bucket *b, uint64_t now)
 {
-    uint64_t until = b->full_ns, after = 0, left;
-    if (!b->rest)
-        return 0;
-    if (ratelimit_priv_class(b->rest) == RATELIMIT_PRIV_CLASS_BLOCK)
-        after = (b->rest & (ratelimit_priv_class_bits(1) - 1)) * RATELIMIT_PRIV_AFTER_UNIT;
-    left = until - now;
-    if (left >> 63) {
-        left += after;
-        return left >> 63 ? 0 : left;
-    }
-    left += after;
-    /* a fraction counts as a whole ns */
-    return left + (ratelimit_priv_class(b->rest) < RATELIMIT_PRIV_CLASS_BLOCK &&
-                   (b->rest & RATELIMIT_PRIV_PART_MASK) != 0);
+    return ratelimit_priv_left_of(b->full_ns, b->rest, now);
 }
 
 #  if !defined(RATELIMIT_FIXED_LIMITS)
@@ -2362,47 +2398,60 @@ static inline uint64_t ratelimit_priv_left(const ratelimit_bucket *b, uint64_t n
  * the number of tokens comes out right or too large, by at most one part in 2^16. A number that is
  * so little above a whole one that this may be the reason is taken to be whole: up to 65,535 whole
  * tokens stay exactly as they were. */
-static RATELIMIT_PRIV_NOINLINE ratelimit_priv_span ratelimit_priv_rescale(uint64_t rest,
-                                                                          uint64_t ns,
-                                                                          const ratelimit_limit *l)
+static uint64_t ratelimit_priv_rescale(uint64_t rest, uint64_t ns, const ratelimit_limit *l,
+                                       uint32_t *debt_part)
 {
-    const uint64_t one = UINT64_C(1) << 32, m = (rest >> 24 & 0xfffff) | !(rest >> 24 & 0xfffff);
+    const uint64_t one = UINT64_C(1) << 32;
+    const uint32_t code = (uint32_t)(rest >> RATELIMIT_PRIV_CODE_SHIFT) & 0xfffff, m = code | !code;
     const ratelimit_priv_span window = ratelimit_priv_window(l);
-    uint64_t v = ns, whole, part = 0, extra;
-    int shift = (int)ratelimit_priv_class(rest) * 4 - 20; /* the interval is m x 2^shift ns */
+    uint64_t v = ns, whole, extra;
+    uint32_t part = 0, over = 0;
+    int shift = (int)ratelimit_priv_class(rest) * 4 - 20, i; /* the interval is m x 2^shift ns */
     ratelimit_priv_span debt;
     if (v < UINT64_C(1) << 40) { /* a short debt: with its fraction */
         v = v << 24 | (rest & RATELIMIT_PRIV_PART_MASK);
         shift += 24;
     }
+    *debt_part = 0;
     if (v == 0)
-        return ratelimit_priv_span_of(0, 0);
-    extra = 63 - ratelimit_priv_log2(v);
-    v = (v << extra) / m; /* 44 to 48 bits: the tokens spent are v x 2^-shift ... */
-    shift += (int)extra;
-    if (shift >= 0) { /* ... that is whole + part x 2^-32 */
-        whole = shift < 64 ? v >> shift : 0;
-        part = shift <= 32 ? v << (32 - shift) : shift < 96 ? v >> (shift - 32) : 0;
-        part &= one - 1;
-    } else {
+        return 0;
+    for (; !(v >> 63); v <<= 1)
+        shift++;
+    for (i = 0; i < 64; i++) { /* v / m, bit by bit: nothing else here needs a division */
+        over = over << 1 | (uint32_t)(v >> 63);
+        v <<= 1;
+        if (over >= m) {
+            over -= m;
+            v |= 1;
+        }
+    }
+    whole = v; /* 44 to 48 bits: the tokens spent are v x 2^-shift, that is whole + part x 2^-32 */
+    if (shift < 0)
         whole = shift >= -15 ? v << -shift : UINT64_MAX;
+    for (; shift > 0; shift--) {
+        part = part >> 1 | (uint32_t)whole << 31;
+        whole >>= 1;
     }
     if (whole && whole < 65536 && part <= (whole + 1) << 16)
         part = 0;
-    if (whole >= l->burst || !ratelimit_priv_cost(l, whole, &debt))
-        return window;
-    if (whole == 0)
-        debt = ratelimit_priv_span_of(0, 0);
+    debt = window;
+    if (whole < l->burst)
+        (void)ratelimit_priv_cost(l, whole, &debt);
+    else
+        part = 0;
     if (part && l->interval_ns < 256) { /* part of a token, rounded up to 1/parts ns */
         extra = ((l->interval_ns * l->parts + l->interval_part) * part + one - 1) >> 32;
         debt = ratelimit_priv_plus(
             debt, ratelimit_priv_span_of(extra / l->parts, (uint32_t)(extra % l->parts)), l->parts);
     } else if (part) { /* or, where a token takes longer, to 1 ns */
-        extra = (part * l->interval_part + l->parts - 1) / l->parts;
+        extra = ((uint64_t)part * l->interval_part + l->parts - 1) / l->parts;
         debt.ns += (l->interval_ns >> 32) * part +
                    (((l->interval_ns & (one - 1)) * part + extra + one - 1) >> 32);
     }
-    return ratelimit_priv_above(debt, window) ? window : debt;
+    if (ratelimit_priv_above(debt, window))
+        debt = window;
+    *debt_part = debt.part;
+    return debt.ns;
 }
 #  endif
 
@@ -2425,35 +2474,45 @@ static inline bool ratelimit_priv_no_key(const ratelimit_request *q)
     return !q->key || !q->key_len;
 }
 
-/* What needs no bucket, mistakes and unlimited limits: true if *out is the answer. The key is not
- * looked at. */
-static bool ratelimit_priv_settled(const ratelimit_request *q, ratelimit_result *out)
+enum { RATELIMIT_PRIV_OPEN = 0, RATELIMIT_PRIV_REFUSED, RATELIMIT_PRIV_ALLOWED };
+
+/* Answers requests that need no bucket: mistakes, and unlimited limits. OPEN: it needs one. (What a
+ * request says is passed here, and in what follows, as arguments of their own: where all callers
+ * pass TAKE, or the same limit, the compiler then leaves out what that does not need.) */
+static int ratelimit_priv_settled_op(const ratelimit_limit *l, uint64_t n, ratelimit_op op,
+                                     uint64_t max_wait_ns, ratelimit_result *out_or_null)
 {
-    const ratelimit_limit *l = q->limit;
-    bool counts = q->op != RATELIMIT_BLOCK && q->op != RATELIMIT_RESET, unlimited;
+    bool counts = op != RATELIMIT_BLOCK && op != RATELIMIT_RESET, unlimited;
     ratelimit_status status = RATELIMIT_OK;
-    if ((unsigned)q->op >= RATELIMIT_PRIV_OPS)
+    if ((unsigned)op >= RATELIMIT_PRIV_OPS)
         status = RATELIMIT_BAD_ARGUMENT;
     else if (!l || l->kind < RATELIMIT_PRIV_BUCKET || l->kind > RATELIMIT_PRIV_UNLIMITED)
         status = RATELIMIT_BAD_LIMIT;
-    else if (counts && (q->n > INT64_MAX || (q->n == 0 && q->op != RATELIMIT_PEEK)))
+    else if (counts && (n > INT64_MAX || (n == 0 && op != RATELIMIT_PEEK)))
         status = RATELIMIT_BAD_COUNT;
-    else if (q->op == RATELIMIT_BLOCK && q->max_wait_ns - 1 >= RATELIMIT_PRIV_MAX)
+    else if (op == RATELIMIT_BLOCK && max_wait_ns - 1 >= RATELIMIT_PRIV_MAX)
         status = RATELIMIT_BAD_ARGUMENT;
     else if (l->kind == RATELIMIT_PRIV_WINDOW &&
-             (q->op == RATELIMIT_RESERVE || q->op == RATELIMIT_REFUND || q->op == RATELIMIT_CANCEL))
+             (op == RATELIMIT_RESERVE || op == RATELIMIT_REFUND || op == RATELIMIT_CANCEL))
         status = RATELIMIT_UNSUPPORTED;
-    else if (l->kind == RATELIMIT_PRIV_UNLIMITED && q->op == RATELIMIT_BLOCK)
+    else if (l->kind == RATELIMIT_PRIV_UNLIMITED && op == RATELIMIT_BLOCK)
         status = RATELIMIT_UNSUPPORTED;
     unlimited = status == RATELIMIT_OK && l->kind == RATELIMIT_PRIV_UNLIMITED;
     if (status == RATELIMIT_OK && !unlimited)
-        return false;
-    ratelimit_priv_answer(out, status);
-    if (unlimited) {
-        out->burst = out->remaining = UINT64_MAX;
-        out->taken = q->op <= RATELIMIT_CHARGE && q->op != RATELIMIT_PEEK ? q->n : 0;
+        return RATELIMIT_PRIV_OPEN;
+    if (out_or_null)
+        ratelimit_priv_answer(out_or_null, status);
+    if (out_or_null && unlimited) {
+        out_or_null->burst = out_or_null->remaining = UINT64_MAX;
+        out_or_null->taken = op <= RATELIMIT_CHARGE && op != RATELIMIT_PEEK ? n : 0;
     }
-    return true;
+    return unlimited ? RATELIMIT_PRIV_ALLOWED : RATELIMIT_PRIV_REFUSED;
+}
+
+static bool ratelimit_priv_settled(const ratelimit_request *q, ratelimit_result *out)
+{
+    return ratelimit_priv_settled_op(q->limit, q->n, q->op, q->max_wait_ns, out) !=
+           RATELIMIT_PRIV_OPEN;
 }
 
 /* A bucket being decided on: what it owes now, beyond the end of the window if there is one. */
@@ -2468,9 +2527,8 @@ typedef struct ratelimit_priv_step {
 
 /* An ordinary debt, or one made on purpose, as it is now under l. */
 static void ratelimit_priv_look_debt(ratelimit_priv_step *s, const ratelimit_bucket *b,
-                                     uint64_t step_ns)
+                                     const ratelimit_limit *l, uint64_t step_ns)
 {
-    const ratelimit_limit *l = s->l;
     const bool fraction = (b->rest & RATELIMIT_PRIV_PART_MASK) != 0;
     const uint64_t changed = (b->rest ^ l->state) & RATELIMIT_PRIV_CODE;
     uint64_t ns = b->full_ns - s->now, most, ahead, late = step_ns;
@@ -2486,12 +2544,15 @@ static void ratelimit_priv_look_debt(ratelimit_priv_step *s, const ratelimit_buc
 #  if !defined(RATELIMIT_FIXED_LIMITS)
     if (changed) {
         s->dirty = true;
-        if (s->purpose) /* a time, which no limit changes */
+        if (s->purpose) { /* a time, which no limit changes */
             s->debt = ratelimit_priv_span_of(ns + fraction, 0);
-        else if (changed & ((UINT64_C(1) << 50) - 1)) /* the interval */
-            s->debt = ratelimit_priv_rescale(b->rest, ns, l);
-        else if (ratelimit_priv_above(s->debt, s->window)) /* only the burst */
+        } else if (changed & ((UINT64_C(1) << 50) - 1)) { /* the interval */
+            uint32_t part;
+            ns = ratelimit_priv_rescale(b->rest, ns, l, &part);
+            s->debt = ratelimit_priv_span_of(ns, part);
+        } else if (ratelimit_priv_above(s->debt, s->window)) { /* only the burst */
             s->debt = s->window;
+        }
     }
 #  else
     (void)changed, (void)fraction;
@@ -2513,10 +2574,10 @@ static void ratelimit_priv_look_debt(ratelimit_priv_step *s, const ratelimit_buc
 
 /* A block: its time left, or, when its time is over, what is owed since its end. */
 static void ratelimit_priv_look_block(ratelimit_priv_step *s, const ratelimit_bucket *b,
-                                      uint64_t step_ns)
+                                      const ratelimit_limit *l, uint64_t step_ns)
 {
     uint64_t most = ratelimit_priv_seen_most(b->rest), since = s->now - b->full_ns;
-    s->debt = ratelimit_priv_minus(s->window, ratelimit_priv_interval(s->l), s->l->parts);
+    s->debt = ratelimit_priv_minus(s->window, ratelimit_priv_interval(l), l->parts);
     s->block = ratelimit_priv_ahead(b->full_ns, s->now);
     if (s->block > most && s->block - most > step_ns) {
         s->block = most; /* the clock was set back */
@@ -2526,8 +2587,8 @@ static void ratelimit_priv_look_block(ratelimit_priv_step *s, const ratelimit_bu
         return;
     s->dirty = true; /* from now on it is an ordinary debt */
     if (!s->to_end)
-        s->debt = ratelimit_priv_minus(s->debt, ratelimit_priv_span_of(since, 0), s->l->parts);
-    else if (since > s->l->per_ns - s->to_end) /* its end was in an earlier window */
+        s->debt = ratelimit_priv_minus(s->debt, ratelimit_priv_span_of(since, 0), l->parts);
+    else if (since > l->per_ns - s->to_end) /* its end was in an earlier window */
         s->debt = ratelimit_priv_span_of(0, 0);
 }
 
@@ -2535,16 +2596,17 @@ static void ratelimit_priv_look(ratelimit_priv_step *s, const ratelimit_bucket *
                                 const ratelimit_limit *l, uint64_t now, uint64_t step_ns)
 {
     uint32_t which = ratelimit_priv_class(b->rest);
-    memset(s, 0, sizeof *s);
     s->l = l;
     s->now = now;
+    s->debt = ratelimit_priv_span_of(0, 0);
     s->window = ratelimit_priv_window(l);
-    if (l->kind == RATELIMIT_PRIV_WINDOW)
-        s->to_end = l->per_ns - now % l->per_ns;
+    s->to_end = l->kind == RATELIMIT_PRIV_WINDOW ? l->per_ns - now % l->per_ns : 0;
+    s->block = 0;
+    s->purpose = s->dirty = false;
     if (which == RATELIMIT_PRIV_CLASS_BLOCK)
-        ratelimit_priv_look_block(s, b, step_ns);
+        ratelimit_priv_look_block(s, b, l, step_ns);
     else if (b->rest && which < RATELIMIT_PRIV_CLASS_BLOCK)
-        ratelimit_priv_look_debt(s, b, step_ns);
+        ratelimit_priv_look_debt(s, b, l, step_ns);
 }
 
 /* ns from now until a debt is gone. A fixed window gives nothing back before its end. */
@@ -2566,9 +2628,9 @@ static uint64_t ratelimit_priv_until(const ratelimit_priv_step *s, ratelimit_pri
 }
 
 /* What the debt becomes, as the bucket stores it. */
-static void ratelimit_priv_save(const ratelimit_priv_step *s, ratelimit_bucket *b)
+static void ratelimit_priv_save(const ratelimit_priv_step *s, const ratelimit_limit *l,
+                                ratelimit_bucket *b)
 {
-    const ratelimit_limit *l = s->l;
     uint64_t after, seen;
     if (s->block) {
         after = (s->to_end ? l->per_ns : s->debt.ns) / RATELIMIT_PRIV_AFTER_UNIT + 1;
@@ -2618,41 +2680,44 @@ static uint64_t ratelimit_priv_cancel(ratelimit_priv_step *s, uint64_t left, uin
 }
 
 /* Any request on a state that is not settled. *b becomes the new state. True if allowed. */
-static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_request *q, uint64_t now,
-                                  uint64_t step_ns, ratelimit_result *out)
+static bool ratelimit_priv_decide_op(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t asked,
+                                     ratelimit_op op, uint64_t max_wait_ns, uint64_t now,
+                                     uint64_t step_ns, ratelimit_result *out)
 {
-    const ratelimit_limit *l = q->limit;
-    uint64_t n = q->n ? q->n : 1, taken = 0, wait = 0;
+    uint64_t n = asked ? asked : 1, taken = 0, wait = 0;
     ratelimit_status status = RATELIMIT_OK;
     ratelimit_priv_step s;
-    bool asks = q->op <= RATELIMIT_RESERVE, fits, over;
+    bool asks = op <= RATELIMIT_RESERVE, costs, fits, over;
 
     /* What the bucket owes, and what the request costs. */
     ratelimit_priv_look(&s, b, l, now, step_ns);
-    if (q->op == RATELIMIT_TAKE_UP_TO || q->op >= RATELIMIT_BLOCK)
+    if (op == RATELIMIT_TAKE_UP_TO || op >= RATELIMIT_BLOCK)
         n = 1;
-    fits = ratelimit_priv_cost(l, n, &s.cost) && s.debt.ns <= RATELIMIT_PRIV_LONG &&
-           s.cost.ns <= RATELIMIT_PRIV_LONG - s.debt.ns;
-    over = !fits || s.block ||
+    costs = ratelimit_priv_cost(l, n, &s.cost);
+    over = !costs || s.block ||
            ratelimit_priv_above(ratelimit_priv_plus(s.debt, s.cost, l->parts), s.window);
+    fits =
+        costs && s.debt.ns <= RATELIMIT_PRIV_LONG && s.cost.ns <= RATELIMIT_PRIV_LONG - s.debt.ns;
+    if (!costs)
+        s.cost = ratelimit_priv_span_of(UINT64_MAX, 0);
 
     /* Those who ask for tokens: may they have them? */
     if (asks && n > l->burst)
         status = RATELIMIT_NEVER;
     else if (asks && over)
         status = RATELIMIT_DENIED;
-    if (status == RATELIMIT_DENIED) {
+    if (status == RATELIMIT_DENIED && (out || op == RATELIMIT_RESERVE)) {
         wait = ratelimit_priv_until(&s, s.cost);
-        if (q->op == RATELIMIT_RESERVE && !s.block)
-            status = fits && wait <= q->max_wait_ns ? RATELIMIT_OK : RATELIMIT_TIMEOUT;
+        if (op == RATELIMIT_RESERVE && !s.block)
+            status = fits && wait <= max_wait_ns ? RATELIMIT_OK : RATELIMIT_TIMEOUT;
     }
 
     /* What each operation does to the debt. */
-    switch (q->op) {
+    switch (op) {
     case RATELIMIT_TAKE_UP_TO:
         if (status == RATELIMIT_OK) {
             n = ratelimit_priv_count(l, ratelimit_priv_minus(s.window, s.debt, l->parts));
-            n = n < q->n ? n : q->n;
+            n = n < asked ? n : asked;
             (void)ratelimit_priv_cost(l, n, &s.cost);
         }
         taken = status == RATELIMIT_OK ? n : 0;
@@ -2664,19 +2729,16 @@ static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_request *
         s.purpose = s.purpose || taken;
         break;
     case RATELIMIT_REFUND:
-        fits = ratelimit_priv_cost(l, n, &s.cost);
         if (!s.block)
-            n = ratelimit_priv_give(&s, fits ? s.cost : ratelimit_priv_span_of(UINT64_MAX, 0), n);
+            n = ratelimit_priv_give(&s, s.cost, n);
         break;
     case RATELIMIT_CANCEL:
-        if (!ratelimit_priv_cost(l, n, &s.cost))
-            s.cost = ratelimit_priv_span_of(UINT64_MAX, 0);
-        n = s.block ? 0 : ratelimit_priv_cancel(&s, q->max_wait_ns, n);
+        n = s.block ? 0 : ratelimit_priv_cancel(&s, max_wait_ns, n);
         break;
     case RATELIMIT_BLOCK:
         if (!s.block) /* not shorter than the time until one token is there */
             s.block = ratelimit_priv_until(&s, ratelimit_priv_interval(l));
-        s.block = s.block > q->max_wait_ns ? s.block : q->max_wait_ns;
+        s.block = s.block > max_wait_ns ? s.block : max_wait_ns;
         s.debt = ratelimit_priv_minus(s.window, ratelimit_priv_interval(l), l->parts);
         s.dirty = true;
         break;
@@ -2692,15 +2754,15 @@ static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_request *
     case RATELIMIT_TAKE:
     case RATELIMIT_PEEK:
     default:
-        taken = status == RATELIMIT_OK && q->op == RATELIMIT_TAKE ? n : 0;
+        taken = status == RATELIMIT_OK && op == RATELIMIT_TAKE ? n : 0;
     }
 
     /* The new state. Also a refusal notes when the bucket was seen. */
     if (taken)
         s.debt = ratelimit_priv_plus(s.debt, s.cost, l->parts);
-    if (taken || (s.dirty && q->op != RATELIMIT_PEEK))
-        ratelimit_priv_save(&s, b);
-    else if (b->rest && q->op != RATELIMIT_PEEK)
+    if (taken || (s.dirty && op != RATELIMIT_PEEK))
+        ratelimit_priv_save(&s, l, b);
+    else if (b->rest && op != RATELIMIT_PEEK)
         b->rest =
             (b->rest << 6 >> 6) | ratelimit_priv_seen_bits(ratelimit_priv_ahead(b->full_ns, now));
     if (!out)
@@ -2710,19 +2772,24 @@ static bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_request *
     out->burst = l->burst;
     if (!s.block)
         out->remaining = ratelimit_priv_count(l, ratelimit_priv_minus(s.window, s.debt, l->parts));
-    out->taken = q->op == RATELIMIT_REFUND || q->op == RATELIMIT_CANCEL ? (s.block ? 0 : n) : taken;
+    out->taken = op == RATELIMIT_REFUND || op == RATELIMIT_CANCEL ? (s.block ? 0 : n) : taken;
     out->reset_after_ns = ratelimit_priv_time(&s, s.debt);
     if (status == RATELIMIT_NEVER)
         out->retry_after_ns = RATELIMIT_FOREVER;
     else if (status != RATELIMIT_OK)
         out->retry_after_ns = wait;
-    else if (q->op == RATELIMIT_RESERVE)
+    else if (op == RATELIMIT_RESERVE)
         out->wait_ns = wait;
-    if (q->op == RATELIMIT_CHARGE || q->op == RATELIMIT_BLOCK)
+    if (op == RATELIMIT_CHARGE || op == RATELIMIT_BLOCK)
         out->wait_ns = ratelimit_priv_until(&s, ratelimit_priv_interval(l));
     return status == RATELIMIT_OK;
 }
 
+static inline bool ratelimit_priv_decide(ratelimit_bucket *b, const ratelimit_request *q,
+                                         uint64_t now, uint64_t step_ns, ratelimit_result *out)
+{
+    return ratelimit_priv_decide_op(b, q->limit, q->n, q->op, q->max_wait_ns, now, step_ns, out);
+}
 /* ---- >>implementation: bucket ---------------------------------------------------------------- */
 
 static ratelimit_request ratelimit_priv_request(const void *key, size_t key_len,
@@ -2765,17 +2832,28 @@ static RATELIMIT_PRIV_INLINE void ratelimit_priv_quick_result(const ratelimit_li
     out->source = RATELIMIT_FROM_STORE;
 }
 
+static bool ratelimit_priv_bucket_op(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t n,
+                                     ratelimit_op op, uint64_t max_wait_ns, uint64_t now,
+                                     ratelimit_result *out_or_null)
+{
+    int settled;
+    if (!b) {
+        ratelimit_priv_fail(out_or_null, 1, RATELIMIT_BAD_ARGUMENT);
+        return false;
+    }
+    settled = ratelimit_priv_settled_op(l, n, op, max_wait_ns, out_or_null);
+    if (settled != RATELIMIT_PRIV_OPEN)
+        return settled == RATELIMIT_PRIV_ALLOWED;
+    return ratelimit_priv_decide_op(b, l, n, op, max_wait_ns, now, RATELIMIT_STEP_NS, out_or_null);
+}
+
 RATELIMIT_API bool ratelimit_bucket_decide(ratelimit_bucket *b, const ratelimit_request *req,
                                            uint64_t now_ns, ratelimit_result *out_or_null)
 {
-    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    if (!b || !req) {
-        ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
-        return false;
-    }
-    if (ratelimit_priv_settled(req, out))
-        return out->allowed;
-    return ratelimit_priv_decide(b, req, now_ns, RATELIMIT_STEP_NS, out_or_null);
+    if (!req)
+        return ratelimit_priv_bucket_op(NULL, NULL, 0, RATELIMIT_TAKE, 0, 0, out_or_null);
+    return ratelimit_priv_bucket_op(b, req->limit, req->n, req->op, req->max_wait_ns, now_ns,
+                                    out_or_null);
 }
 
 static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_bucket_slow(ratelimit_bucket *b,
@@ -2783,8 +2861,7 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_bucket_slow(ratelimit_bucket 
                                                                uint64_t n, uint64_t now_ns,
                                                                ratelimit_result *out_or_null)
 {
-    ratelimit_request q = ratelimit_priv_request(NULL, 0, limit, n);
-    return ratelimit_bucket_decide(b, &q, now_ns, out_or_null);
+    return ratelimit_priv_bucket_op(b, limit, n, RATELIMIT_TAKE, 0, now_ns, out_or_null);
 }
 
 /* full_ns changes at each take, rest seldom: it is stored only if it changes. */
@@ -2804,7 +2881,7 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_bucket_quick(ratelimit_bucket *
     debt = full + cost - now;
     if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
         b->full_ns = full + cost;
-        if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
+        if (RATELIMIT_PRIV_SIZE || !RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
             b->rest = l->state | ratelimit_priv_seen_bits(debt);
         if (out)
             ratelimit_priv_quick_result(l, n, debt, 0, out);
@@ -2813,7 +2890,7 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_bucket_quick(ratelimit_bucket *
     debt -= cost;
     if (!RATELIMIT_PRIV_LIKELY(debt <= l->window_ns))
         return ratelimit_priv_bucket_slow(b, l, n, now, out);
-    if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
+    if (RATELIMIT_PRIV_SIZE || !RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
         b->rest = l->state | ratelimit_priv_seen_bits(debt);
     if (out)
         ratelimit_priv_quick_result(l, 0, debt, debt + cost - l->window_ns, out);
@@ -2836,6 +2913,8 @@ inline
     ratelimit_bucket_take(ratelimit_bucket *b, const ratelimit_limit *limit, uint64_t n,
                           uint64_t now_ns, ratelimit_result *out_or_null)
 {
+    if (RATELIMIT_PRIV_SIZE)
+        return ratelimit_priv_bucket_quick(b, limit, n, now_ns, out_or_null);
     if (out_or_null)
         return ratelimit_priv_bucket_result(b, limit, n, now_ns, out_or_null);
     return ratelimit_priv_bucket_quick(b, limit, n, now_ns, NULL);
@@ -3078,7 +3157,8 @@ struct ratelimit_table {
     uint64_t step_ns;
     uint64_t check; /* hash of all above */
     uint64_t evicted, refused;
-    uint64_t unused[4];
+    uint64_t permits; /* that were ever given */
+    uint64_t unused[3];
 };
 
 typedef char
@@ -3109,7 +3189,7 @@ static inline uint64_t ratelimit_priv_le64(const unsigned char *p)
 }
 
 /* SipHash-1-3 (Aumasson, Bernstein): no known way to make keys collide without the seed. */
-static RATELIMIT_PRIV_INLINE void ratelimit_priv_sip_round(uint64_t v[4])
+static RATELIMIT_PRIV_FAST void ratelimit_priv_sip_round(uint64_t v[4])
 {
     v[0] += v[1];
     v[1] = ratelimit_priv_rotate(v[1], 13) ^ v[0];
@@ -3123,7 +3203,7 @@ static RATELIMIT_PRIV_INLINE void ratelimit_priv_sip_round(uint64_t v[4])
     v[2] = ratelimit_priv_rotate(v[2], 32);
 }
 
-static RATELIMIT_PRIV_INLINE void ratelimit_priv_sip_start(uint64_t v[4], const uint64_t *seed)
+static RATELIMIT_PRIV_FAST void ratelimit_priv_sip_start(uint64_t v[4], const uint64_t *seed)
 {
     v[0] = seed[0] ^ UINT64_C(0x736f6d6570736575);
     v[1] = seed[1] ^ UINT64_C(0x646f72616e646f6d);
@@ -3132,7 +3212,7 @@ static RATELIMIT_PRIV_INLINE void ratelimit_priv_sip_start(uint64_t v[4], const 
 }
 
 /* The last word, and the end. */
-static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_sip_end(uint64_t v[4], uint64_t word)
+static RATELIMIT_PRIV_FAST uint64_t ratelimit_priv_sip_end(uint64_t v[4], uint64_t word)
 {
     v[3] ^= word;
     ratelimit_priv_sip_round(v);
@@ -3250,7 +3330,7 @@ static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_hash(const ratelimit_table 
                                                           size_t key_len)
 {
     const unsigned char *p = (const unsigned char *)key;
-#  if !defined(__OPTIMIZE_SIZE__)
+#  if !RATELIMIT_PRIV_SIZE
     if (ratelimit_priv_is_fast(t, key_len))
         return ratelimit_priv_fast_short(t, key, key_len);
     if (key_len - 8 < 8)
@@ -3335,10 +3415,38 @@ static inline uint64_t ratelimit_priv_idle(const ratelimit_bucket *b, uint64_t l
     return seen > left ? seen - left : 0;
 }
 
+/* The block of a line: eight lines. */
+static RATELIMIT_PRIV_INLINE ratelimit_priv_line *ratelimit_priv_block(const ratelimit_table *t,
+                                                                       ratelimit_priv_line *line)
+{
+    size_t offset = (size_t)((uintptr_t)line - (uintptr_t)ratelimit_priv_lines(t));
+    return (ratelimit_priv_line *)((uintptr_t)line - (offset & (RATELIMIT_PRIV_BLOCK * 64 - 1)));
+}
+
+/* The line that is i after the home line, in its block. */
+static RATELIMIT_PRIV_INLINE ratelimit_priv_line *
+ratelimit_priv_line_at(ratelimit_priv_line *block, ratelimit_priv_line *home, size_t i)
+{
+    return &block[((size_t)(home - block) + i) & (RATELIMIT_PRIV_BLOCK - 1)];
+}
+
+/* Where a tag is in its block: the slot + 1, and 4 for each line after the home line; or 0. */
+static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_find(ratelimit_priv_line *block,
+                                                          ratelimit_priv_line *home, uint32_t tag)
+{
+    uint32_t found = ratelimit_priv_search(home, tag), i;
+    if (found)
+        return ratelimit_priv_lowest(found);
+    for (i = 1; i < RATELIMIT_PRIV_BLOCK; i++)
+        found |= ratelimit_priv_search(ratelimit_priv_line_at(block, home, i), tag) << (4 * i);
+    return found ? ratelimit_priv_lowest(found) : 0;
+}
+
 /* The place that a new key gets: the first free one from its home line on; if there is none, the
  * policy's choice. seats are those of a batch, whose places are taken. */
-static void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
-                                  const ratelimit_priv_seat *seats, size_t count)
+static RATELIMIT_PRIV_NOINLINE void
+ratelimit_priv_choose_any(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
+                          const ratelimit_priv_seat *seats, size_t count)
 {
     ratelimit_priv_line *block =
         seat->home - ((seat->home - ratelimit_priv_lines(t)) & (RATELIMIT_PRIV_BLOCK - 1));
@@ -3385,6 +3493,86 @@ static void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now, rateli
     }
 }
 
+/* The order in which places are given away, for debts: what is free ranks below HALF; then come the
+ * debts, the least first. Under EVICT_LAST_SEEN they come in the order of the times since they were
+ * seen, and those of whom it is not known in the order of their debts. */
+#  define RATELIMIT_PRIV_HALF (UINT64_C(1) << 63)
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_rank(const ratelimit_bucket *b, uint64_t now,
+                                                          bool last_seen)
+{
+    uint64_t left = ratelimit_priv_load64(&b->full_ns) - now, seen,
+             rank = left + (RATELIMIT_PRIV_HALF - 1);
+    if (!last_seen)
+        return rank;
+    seen = UINT64_C(1) << (ratelimit_priv_load64(&b->rest) >> RATELIMIT_PRIV_SEEN_SHIFT);
+    seen = seen > left ? seen : 0;
+    return rank < RATELIMIT_PRIV_HALF ? rank : rank + RATELIMIT_PRIV_MAX - seen;
+}
+
+/* The place that ranks first. Which one it is cannot be predicted, so it is found without branches
+ * but for a tie: then the one that was seen longer ago comes first. */
+static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_first(ratelimit_priv_line *block,
+                                                           ratelimit_priv_line *home, uint64_t now,
+                                                           bool last_seen, ratelimit_bucket **first)
+{
+    uint64_t best = UINT64_MAX;
+    ratelimit_bucket *b, *chosen = home->bucket;
+    size_t i, slot;
+    for (i = 0; i < RATELIMIT_PRIV_BLOCK && best >= RATELIMIT_PRIV_HALF; i++) {
+        b = ratelimit_priv_line_at(block, home, i)->bucket;
+        for (slot = 0; slot < 3; slot++, b++) {
+            uint64_t rank = ratelimit_priv_rank(b, now, last_seen), lower;
+            if (rank == best &&
+                ratelimit_priv_load64(&b->rest) > ratelimit_priv_load64(&chosen->rest))
+                chosen = b;
+            lower = 0 - (uint64_t)(rank < best);
+            best ^= (best ^ rank) & lower;
+            chosen = (ratelimit_bucket *)((uintptr_t)chosen ^
+                                          (((uintptr_t)chosen ^ (uintptr_t)b) & (uintptr_t)lower));
+        }
+    }
+    *first = chosen;
+    return best;
+}
+
+/* The same for a block of debts. False: something else is in the way, the general way decides. */
+static bool ratelimit_priv_choose_debt(const ratelimit_table *t, uint64_t now,
+                                       ratelimit_priv_seat *seat)
+{
+    ratelimit_priv_line *block = ratelimit_priv_block(t, seat->home);
+    const bool last_seen = t->when_full == RATELIMIT_EVICT_LAST_SEEN;
+    ratelimit_bucket *b;
+    uint64_t best;
+    if (now >> 63) /* a full bucket may have any full_ns, usually 0 */
+        return false;
+    best = last_seen ? ratelimit_priv_first(block, seat->home, now, true, &b)
+                     : ratelimit_priv_first(block, seat->home, now, false, &b);
+    seat->line = (ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63);
+    seat->slot = (uint32_t)(b - seat->line->bucket);
+    seat->word =
+        seat->line == seat->home ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
+    seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
+    seat->in_it = ratelimit_priv_fetch(b);
+    seat->least = ratelimit_priv_left(&seat->in_it, now);
+    seat->full = seat->least && t->when_full == RATELIMIT_REFUSE;
+    return !ratelimit_priv_special(seat->in_it.rest) &&
+           ratelimit_priv_rank(&seat->in_it, now, last_seen) == best &&
+           (best < RATELIMIT_PRIV_HALF) == (seat->least == 0);
+}
+
+static void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
+                                  const ratelimit_priv_seat *seats, size_t count)
+{
+    if (RATELIMIT_PRIV_SIZE || count || !ratelimit_priv_choose_debt(t, now, seat))
+        ratelimit_priv_choose_any(t, now, seat, seats, count);
+}
+
+/* Was the line changed since its lock had this word? */
+static inline bool ratelimit_priv_moved(const uint32_t *lock, uint32_t word)
+{
+    return RATELIMIT_PRIV_ATOMIC && ratelimit_priv_load32(lock) != word;
+}
+
 /* Waits until none of the two locks of a seat is held. */
 static inline bool ratelimit_priv_odd(uint32_t *lock, uint32_t word)
 {
@@ -3404,44 +3592,42 @@ static void ratelimit_priv_probe(const ratelimit_table *t, uint64_t place, uint6
                                  const ratelimit_priv_seat *seats, size_t count,
                                  ratelimit_priv_seat *seat)
 {
-    ratelimit_priv_line *home = ratelimit_priv_home(t, place), *line;
-    size_t at = (size_t)(home - ratelimit_priv_lines(t)), i;
+    ratelimit_priv_line *home = ratelimit_priv_home(t, place);
+    ratelimit_priv_line *block = ratelimit_priv_block(t, home);
     const ratelimit_bucket none = {0, 0};
+    uint32_t found;
     seat->home = home;
     seat->tag = ratelimit_priv_tag(place);
 again:
     seat->home_word = ratelimit_priv_load32(&home->lock);
     if (ratelimit_priv_odd(&home->lock, seat->home_word))
         goto again;
-    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++) {
-        line = home - (at & (RATELIMIT_PRIV_BLOCK - 1)) + ((at + i) & (RATELIMIT_PRIV_BLOCK - 1));
-        seat->word = i ? ratelimit_priv_load32(&line->lock) : seat->home_word;
-        seat->slot = ratelimit_priv_lowest(ratelimit_priv_search(line, seat->tag) | 16) - 1;
-        if (seat->slot == 3)
-            continue;
-        if (ratelimit_priv_odd(&line->lock, seat->word))
+    found = ratelimit_priv_find(block, home, seat->tag);
+    seat->there = found != 0;
+    seat->full = false;
+    if (found) {
+        seat->line = ratelimit_priv_line_at(block, home, found / 4);
+        seat->slot = found % 4 - 1;
+        seat->word = found < 4 ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
+        if (ratelimit_priv_odd(&seat->line->lock, seat->word))
             goto again;
-        seat->line = line;
-        seat->was = seat->in_it = ratelimit_priv_fetch(&line->bucket[seat->slot]);
-        seat->there = true;
-        seat->full = false;
-        seat->old_tag = seat->tag;
-        if (ratelimit_priv_load32(&line->lock) != seat->word)
+        seat->was = seat->in_it = ratelimit_priv_fetch(&seat->line->bucket[seat->slot]);
+        seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
+        if (ratelimit_priv_moved(&seat->line->lock, seat->word) || seat->old_tag != seat->tag)
             goto again;
         return;
     }
-    seat->there = false;
-    seat->full = false;
     seat->was = none;
     if (make) {
         ratelimit_priv_choose(t, now, seat, seats, count);
         if (!seat->full && ratelimit_priv_odd(&seat->line->lock, seat->word))
             goto again;
     }
-    if (ratelimit_priv_load32(&home->lock) != seat->home_word)
+    if (ratelimit_priv_moved(&home->lock, seat->home_word))
         goto again;
 }
 
+#  if RATELIMIT_PRIV_ATOMIC
 /* Swaps rest, whatever is noted as seen meanwhile. */
 static bool ratelimit_priv_swap_rest(uint64_t *p, uint64_t old, uint64_t rest)
 {
@@ -3489,6 +3675,23 @@ static bool ratelimit_priv_store_rest(const ratelimit_priv_seat *seat,
            ratelimit_priv_swap32(&seat->line->tag[seat->slot], seat->old_tag, seat->tag);
 }
 
+#  else
+static bool ratelimit_priv_store_full(const ratelimit_priv_seat *seat,
+                                      const ratelimit_bucket *after)
+{
+    seat->line->bucket[seat->slot] = *after;
+    return true;
+}
+
+static bool ratelimit_priv_store_rest(const ratelimit_priv_seat *seat,
+                                      const ratelimit_bucket *after)
+{
+    (void)after;
+    seat->line->tag[seat->slot] = seat->tag;
+    return true;
+}
+#  endif
+
 /* Not if it was taken over meanwhile: it is another's then. */
 static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
 {
@@ -3507,15 +3710,17 @@ static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_pri
 static bool ratelimit_priv_commit(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                   const ratelimit_bucket *after, uint64_t now)
 {
-    bool both = !seat->there && seat->home != seat->line, done;
-    if (!ratelimit_priv_swap32(&seat->line->lock, seat->word, seat->word + 1))
+    bool both = RATELIMIT_PRIV_ATOMIC && !seat->there && seat->home != seat->line, done;
+    if (RATELIMIT_PRIV_ATOMIC &&
+        !ratelimit_priv_swap32(&seat->line->lock, seat->word, seat->word + 1))
         return false;
     if (both && !ratelimit_priv_swap32(&seat->home->lock, seat->home_word, seat->home_word + 1)) {
         ratelimit_priv_unlock(&seat->line->lock, seat->word);
         return false;
     }
     done = ratelimit_priv_store_full(seat, after) && ratelimit_priv_store_rest(seat, after);
-    ratelimit_priv_unlock(&seat->line->lock, seat->word);
+    if (RATELIMIT_PRIV_ATOMIC)
+        ratelimit_priv_unlock(&seat->line->lock, seat->word);
     if (both)
         ratelimit_priv_unlock(&seat->home->lock, seat->home_word);
     if (done)
@@ -3545,25 +3750,26 @@ static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat
 
 /* Decides on a seat. *after is then the state to be stored. */
 static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *seat,
-                                       const ratelimit_request *q, uint64_t now,
-                                       ratelimit_bucket *after, ratelimit_result *out)
+                                       const ratelimit_limit *l, uint64_t n, ratelimit_op op,
+                                       uint64_t max_wait_ns, uint64_t now, ratelimit_bucket *after,
+                                       ratelimit_result *out)
 {
     bool allowed;
-    if (ratelimit_priv_makes(q->op))
-        ratelimit_priv_inherit(t, seat, q->limit, now);
+    if (ratelimit_priv_makes(op))
+        ratelimit_priv_inherit(t, seat, l, now);
     *after = seat->was;
-    allowed = ratelimit_priv_decide(after, q, now, t->step_ns, out);
-    if (seat->full && allowed) {
-        if (q->op != RATELIMIT_PEEK)
+    allowed = ratelimit_priv_decide_op(after, l, n, op, max_wait_ns, now, t->step_ns, out);
+    if (seat->full && allowed && ratelimit_priv_makes(op)) {
+        if (op != RATELIMIT_PEEK)
             ratelimit_priv_bump(&t->refused, 1);
         allowed = false;
         if (out) {
             ratelimit_priv_answer(out, RATELIMIT_FULL);
-            out->burst = q->limit->burst;
+            out->burst = l->burst;
             out->retry_after_ns = seat->least;
         }
     }
-    if (!seat->there && (!allowed || q->op == RATELIMIT_PEEK))
+    if (!seat->there && (!allowed || op == RATELIMIT_PEEK))
         *after = seat->was; /* a newcomer that is refused takes nobody's place */
     return allowed;
 }
@@ -3585,18 +3791,27 @@ static bool ratelimit_priv_keep(ratelimit_table *t, const ratelimit_priv_seat *s
 }
 
 /* One request that is not settled. */
-static bool ratelimit_priv_decide_place(ratelimit_table *t, uint64_t place,
-                                        const ratelimit_request *q, uint64_t now,
-                                        ratelimit_result *out_or_null)
+static bool ratelimit_priv_place_op(ratelimit_table *t, uint64_t place, const ratelimit_limit *l,
+                                    uint64_t n, ratelimit_op op, uint64_t max_wait_ns, uint64_t now,
+                                    ratelimit_result *out_or_null)
 {
     ratelimit_priv_seat seat;
     ratelimit_bucket after;
     bool allowed;
     do {
-        ratelimit_priv_probe(t, place, now, ratelimit_priv_makes(q->op), NULL, 0, &seat);
-        allowed = ratelimit_priv_decide_seat(t, &seat, q, now, &after, out_or_null);
+        ratelimit_priv_probe(t, place, now, ratelimit_priv_makes(op), NULL, 0, &seat);
+        allowed =
+            ratelimit_priv_decide_seat(t, &seat, l, n, op, max_wait_ns, now, &after, out_or_null);
     } while (!ratelimit_priv_keep(t, &seat, &after, now));
     return allowed;
+}
+
+static bool ratelimit_priv_decide_place(ratelimit_table *t, uint64_t place,
+                                        const ratelimit_request *q, uint64_t now,
+                                        ratelimit_result *out_or_null)
+{
+    return ratelimit_priv_place_op(t, place, q->limit, q->n, q->op, q->max_wait_ns, now,
+                                   out_or_null);
 }
 
 /* True if *out is the answer without a look at the table; else *place is where to look. */
@@ -3629,27 +3844,24 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_table_slow(ratelimit_table *t
                                                               uint64_t n, uint64_t now,
                                                               ratelimit_result *out_or_null)
 {
-    ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_request q = ratelimit_priv_request(NULL, 0, limit, n);
-    if (ratelimit_priv_settled(&q, out))
-        return out->allowed;
-    return ratelimit_priv_decide_place(t, place, &q, now, out_or_null);
+    int settled = ratelimit_priv_settled_op(limit, n, RATELIMIT_TAKE, 0, out_or_null);
+    if (settled != RATELIMIT_PRIV_OPEN)
+        return settled == RATELIMIT_PRIV_ALLOWED;
+    return ratelimit_priv_place_op(t, place, limit, n, RATELIMIT_TAKE, 0, now, out_or_null);
 }
 
 #  if RATELIMIT_PRIV_QUICK
-/* A quick take has charged b, and found the lock changed: it is done if b is still what it was. */
+/* A quick take has charged b, and found the lock changed: it is done, and *out is right, if b is
+ * still what it was. */
 static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_again(ratelimit_table *t, uint64_t place,
                                                               const ratelimit_limit *l, uint64_t n,
                                                               uint64_t now, ratelimit_result *out,
                                                               ratelimit_bucket *b, uint64_t rest)
 {
     ratelimit_priv_line *line = (ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63);
-    uint64_t debt = ratelimit_priv_ahead(ratelimit_priv_load64(&b->full_ns), now);
     if (ratelimit_priv_load32(&line->tag[b - line->bucket]) != ratelimit_priv_tag(place) ||
         (ratelimit_priv_load64(&b->rest) ^ rest) << 6)
         return ratelimit_priv_table_slow(t, place, l, n, now, out);
-    if (out)
-        ratelimit_priv_quick_result(l, n, debt < l->window_ns ? debt : l->window_ns, 0, out);
     return true;
 }
 
@@ -3663,16 +3875,19 @@ ratelimit_priv_note_seen(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t
     return answer;
 }
 
-/* The quick way in a line which had this lock word before its tags were searched. It stores nothing
- * before the swap, which would have to wait for it, and calls nothing that it comes back from: so
- * it needs hardly any stack. */
-static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_line(ratelimit_table *t, uint64_t place,
-                                                           const ratelimit_limit *l, uint64_t n,
-                                                           uint64_t now, ratelimit_result *out,
-                                                           ratelimit_priv_line *line, uint32_t word,
-                                                           uint32_t found)
+static RATELIMIT_PRIV_INLINE uint32_t *ratelimit_priv_lock_of(const ratelimit_bucket *b)
 {
-    ratelimit_bucket *b = (ratelimit_bucket *)(void *)line + ratelimit_priv_lowest(found);
+    return &((ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63))->lock;
+}
+
+/* The quick way, on a place whose line had this lock word before its tag was read. It writes no
+ * memory before the swap, because a swap waits for earlier writes. Every call in it is a tail call,
+ * so it needs hardly any stack. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_there(ratelimit_table *t, uint64_t place,
+                                                            const ratelimit_limit *l, uint64_t n,
+                                                            uint64_t now, ratelimit_result *out,
+                                                            ratelimit_bucket *b, uint32_t word)
+{
     uint64_t rest = ratelimit_priv_load64(&b->rest), old, full, debt;
     if (!RATELIMIT_PRIV_LIKELY(n - 1 < l->quick) ||
         !RATELIMIT_PRIV_LIKELY(!((rest ^ l->state) << 6 | (word & 1))))
@@ -3683,17 +3898,17 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_line(ratelimit_table *t, u
     if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
         if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_swap64(&b->full_ns, old, full)))
             return ratelimit_priv_table_slow(t, place, l, n, now, out);
-        if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_load32(&line->lock) == word))
-            return ratelimit_priv_take_again(t, place, l, n, now, out, b, rest);
         if (out)
             ratelimit_priv_quick_result(l, n, debt, 0, out);
+        if (!RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(b), word)))
+            return ratelimit_priv_take_again(t, place, l, n, now, out, b, rest);
         return RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt))
                    ? true
                    : ratelimit_priv_note_seen(b, l, debt, true);
     }
     debt -= n * l->interval_ns;
     if (!RATELIMIT_PRIV_LIKELY(debt <= l->window_ns) ||
-        !RATELIMIT_PRIV_LIKELY(ratelimit_priv_load32(&line->lock) == word))
+        !RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(b), word)))
         return ratelimit_priv_table_slow(t, place, l, n, now, out);
     if (out)
         ratelimit_priv_quick_result(l, 0, debt, full - now - l->window_ns, out);
@@ -3702,22 +3917,33 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_line(ratelimit_table *t, u
                : ratelimit_priv_note_seen(b, l, debt, false);
 }
 
-/* The quick way for a key that is not in its home line: the other lines of its block. */
+/* The place of an entry anywhere in its block, and a lock word of its line that is older than what
+ * is known of the tag; or NULL. */
+static ratelimit_bucket *ratelimit_priv_seek(const ratelimit_table *t, uint64_t place,
+                                             uint32_t *word)
+{
+    ratelimit_priv_line *line = ratelimit_priv_home(t, place);
+    ratelimit_priv_line *block = ratelimit_priv_block(t, line);
+    uint32_t found = ratelimit_priv_find(block, line, ratelimit_priv_tag(place));
+    if (!found)
+        return NULL;
+    line = ratelimit_priv_line_at(block, line, found / 4);
+    *word = ratelimit_priv_load32(&line->lock);
+    found = found % 4 - 1;
+    return ratelimit_priv_load32(&line->tag[found]) == ratelimit_priv_tag(place)
+               ? &line->bucket[found]
+               : NULL;
+}
+
+/* The quick way for a key that is not in its home line. */
 static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_away(ratelimit_table *t, uint64_t place,
                                                              const ratelimit_limit *l, uint64_t n,
                                                              uint64_t now, ratelimit_result *out)
 {
-    ratelimit_priv_line *home = ratelimit_priv_home(t, place), *line;
-    const size_t at = (size_t)(home - ratelimit_priv_lines(t));
-    size_t i;
-    for (i = 1; i < RATELIMIT_PRIV_BLOCK; i++) {
-        uint32_t word, found;
-        line = home - (at & (RATELIMIT_PRIV_BLOCK - 1)) + ((at + i) & (RATELIMIT_PRIV_BLOCK - 1));
-        word = ratelimit_priv_load32(&line->lock);
-        found = ratelimit_priv_search(line, ratelimit_priv_tag(place));
-        if (found)
-            return ratelimit_priv_take_line(t, place, l, n, now, out, line, word, found);
-    }
+    uint32_t word;
+    ratelimit_bucket *b = ratelimit_priv_seek(t, place, &word);
+    if (b)
+        return ratelimit_priv_take_there(t, place, l, n, now, out, b, word);
     return ratelimit_priv_table_slow(t, place, l, n, now, out);
 }
 #  endif
@@ -3731,9 +3957,13 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_place(ratelimit_table *t, 
     ratelimit_priv_line *line = ratelimit_priv_home(t, place);
     const uint32_t word = ratelimit_priv_load32(&line->lock);
     const uint32_t found = ratelimit_priv_search(line, ratelimit_priv_tag(place));
-    if (!RATELIMIT_PRIV_LIKELY(found))
+    if (RATELIMIT_PRIV_LIKELY(found))
+        return ratelimit_priv_take_there(
+            t, place, l, n, now, out,
+            (ratelimit_bucket *)(void *)line + ratelimit_priv_lowest(found), word);
+    if (!RATELIMIT_PRIV_SIZE)
         return ratelimit_priv_take_away(t, place, l, n, now, out);
-    return ratelimit_priv_take_line(t, place, l, n, now, out, line, word, found);
+    return ratelimit_priv_table_slow(t, place, l, n, now, out);
 #  else
     return ratelimit_priv_table_slow(t, place, l, n, now, out);
 #  endif
@@ -3770,7 +4000,7 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_at(ratelimit_table *t, uin
     if (!l)
         return ratelimit_priv_bad_take(RATELIMIT_BAD_LIMIT, out);
     place = ratelimit_priv_place(hash, l->scope);
-    if (RATELIMIT_PRIV_LIKELY(!out))
+    if (!RATELIMIT_PRIV_SIZE && RATELIMIT_PRIV_LIKELY(!out))
         return ratelimit_priv_take_plain(t, place, l, n, now);
     return ratelimit_priv_take_result(t, place, l, n, now, out);
 }
@@ -3798,7 +4028,7 @@ RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, siz
     if (!key)
         return ratelimit_priv_bad_take(RATELIMIT_BAD_KEY, out_or_null);
     RATELIMIT_PRIV_ENTER();
-#  if !defined(__OPTIMIZE_SIZE__)
+#  if !RATELIMIT_PRIV_SIZE
     if (key_len - 8 < 8 && t->hash == RATELIMIT_HASH_FAST)
         allowed = ratelimit_priv_take_at(t, ratelimit_priv_fast_short(t, key, key_len), limit, n,
                                          now_ns, out_or_null);
@@ -3834,54 +4064,90 @@ RATELIMIT_API bool ratelimit_table_decide_one(ratelimit_table *t, const ratelimi
     return ratelimit_table_decide(t, req, out_or_null, 1, RATELIMIT_EACH, now_ns);
 }
 
+/* ---- each
+
+   A batch goes in chunks, and each chunk in three rounds, so that no request waits for the memory
+   of another: hash the keys and fetch their home lines; find the keys, and fetch the next line for
+   those that are not at home; decide. */
+
 enum { RATELIMIT_PRIV_CHUNK = 32 };
+
+typedef struct ratelimit_priv_spot {
+    uint64_t place;
+    ratelimit_priv_line *line; /* the home line */
+    ratelimit_bucket *b;       /* NULL: not found */
+    uint32_t word;
+} ratelimit_priv_spot;
 
 static inline bool ratelimit_priv_is_take(const ratelimit_request *q)
 {
     return q->op == RATELIMIT_TAKE && !ratelimit_priv_no_key(q) && q->limit;
 }
 
-/* Where to look for each take; their lines are fetched meanwhile. True if all are takes. */
-static RATELIMIT_PRIV_INLINE bool ratelimit_priv_fetch_ahead(const ratelimit_table *t,
-                                                             const ratelimit_request *req,
-                                                             size_t count, uint64_t *place)
+/* The first two rounds. False: these are not all good takes. */
+static RATELIMIT_PRIV_INLINE bool ratelimit_priv_look_ahead(const ratelimit_table *t,
+                                                            const ratelimit_request *req,
+                                                            size_t count, ratelimit_priv_spot *spot)
 {
+#  if RATELIMIT_PRIV_QUICK && !RATELIMIT_PRIV_SIZE
+    uint32_t away[RATELIMIT_PRIV_CHUNK], i, k, others = 0;
     bool takes = true;
-    size_t i;
     for (i = 0; i < count; i++) {
         const ratelimit_request *q = &req[i];
         if (!ratelimit_priv_is_take(q)) {
             takes = false;
             continue;
         }
-        place[i] =
+        spot[i].place =
             ratelimit_priv_place(ratelimit_priv_hash(t, q->key, q->key_len), q->limit->scope);
-        ratelimit_priv_prefetch(ratelimit_priv_home(t, place[i]));
+        spot[i].line = ratelimit_priv_home(t, spot[i].place);
+        ratelimit_priv_prefetch(spot[i].line);
     }
+    for (i = 0; takes && i < count; i++) {
+        ratelimit_priv_line *line = spot[i].line;
+        uint32_t found;
+        spot[i].word = ratelimit_priv_load32(&line->lock);
+        found = ratelimit_priv_search(line, ratelimit_priv_tag(spot[i].place));
+        spot[i].b = (ratelimit_bucket *)(void *)line + ratelimit_priv_lowest(found | 8);
+        away[others] = i;
+        others += !found;
+    }
+    for (k = 0; takes && k < others; k++) {
+        ratelimit_priv_line *line = spot[away[k]].line;
+        ratelimit_priv_prefetch(ratelimit_priv_line_at(ratelimit_priv_block(t, line), line, 1));
+    }
+    for (k = 0; takes && k < others; k++)
+        spot[away[k]].b = ratelimit_priv_seek(t, spot[away[k]].place, &spot[away[k]].word);
     return takes;
+#  else
+    (void)t, (void)req, (void)count, (void)spot;
+    return false;
+#  endif
 }
 
-/* EACH: the lines of up to 32 keys are fetched before the first is decided. */
 static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *req,
                                   ratelimit_result *res, bool *allowed, size_t count, uint64_t now)
 {
-    uint64_t place[RATELIMIT_PRIV_CHUNK];
+    ratelimit_priv_spot spot[RATELIMIT_PRIV_CHUNK], *s;
     size_t from, i, n, passed = 0;
     for (from = 0; from < count; from += n) {
-        const ratelimit_request *q = &req[from];
-        bool takes, pass;
+        bool ahead, pass;
         n = count - from < RATELIMIT_PRIV_CHUNK ? count - from : (size_t)RATELIMIT_PRIV_CHUNK;
-        takes = ratelimit_priv_fetch_ahead(t, q, n, place);
-        for (i = 0; i < n; i++, q++) {
-            if (!takes && !ratelimit_priv_is_take(q))
-                pass = ratelimit_priv_decide_one(t, q, now, res ? &res[from + i] : NULL);
-            else if (res)
-                pass = ratelimit_priv_take_result(t, place[i], q->limit, q->n, now, &res[from + i]);
+        ahead = ratelimit_priv_look_ahead(t, req + from, n, spot);
+        for (i = from, s = spot; i < from + n; i++, s++) {
+            const ratelimit_request *q = &req[i];
+            ratelimit_result *out = res ? &res[i] : NULL;
+            if (RATELIMIT_PRIV_LIKELY(ahead) && RATELIMIT_PRIV_LIKELY(s->b != NULL) &&
+                RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(s->b), s->word)))
+                pass =
+                    ratelimit_priv_take_there(t, s->place, q->limit, q->n, now, out, s->b, s->word);
+            else if (ratelimit_priv_is_take(q))
+                pass = ratelimit_priv_take_key(t, q->key, q->key_len, q->limit, q->n, now, out);
             else
-                pass = ratelimit_priv_take_place(t, place[i], q->limit, q->n, now, NULL);
+                pass = ratelimit_priv_decide_one(t, q, now, out);
             passed += pass;
             if (allowed)
-                allowed[from + i] = pass;
+                allowed[i] = pass;
         }
     }
     return passed;
@@ -3928,6 +4194,7 @@ static bool ratelimit_priv_add_lock(ratelimit_priv_held_lock *locks, size_t *cou
  * fails. */
 static void ratelimit_priv_take_back(const ratelimit_priv_part *part)
 {
+#  if RATELIMIT_PRIV_ATOMIC
     const ratelimit_priv_seat *seat = &part->seat;
     ratelimit_bucket *b = &seat->line->bucket[seat->slot];
     uint64_t by = part->after.full_ns - seat->in_it.full_ns, is;
@@ -3938,6 +4205,9 @@ static void ratelimit_priv_take_back(const ratelimit_priv_part *part)
     } while (!ratelimit_priv_swap64(&b->full_ns, is, is - by));
     if (ratelimit_priv_rest_first(seat, &part->after))
         (void)ratelimit_priv_swap_rest(&b->rest, part->after.rest, seat->in_it.rest);
+#  else
+    (void)part; /* nobody comes between */
+#  endif
 }
 
 /* Stores all parts, or none. */
@@ -4040,7 +4310,8 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_all(ratelimit_table *t,
     res = res ? res : spare;
     for (i = 0; i < count; i++) {
         part[i].settled = ratelimit_priv_prepare(t, &req[i], &part[i].place, &res[i]);
-        for (j = 0; j < i && (part[j].settled || part[j].place != part[i].place); j++)
+        for (j = part[i].settled ? i : 0;
+             j < i && (part[j].settled || part[j].place != part[i].place); j++)
             ;
         part[i].first = j;
     }
@@ -4055,7 +4326,8 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_all(ratelimit_table *t,
                 part[i].seat.there = first->seat.there || first->after.rest;
             }
             if (!part[i].settled) {
-                (void)ratelimit_priv_decide_seat(t, &part[i].seat, &req[i], now, &part[i].after,
+                (void)ratelimit_priv_decide_seat(t, &part[i].seat, req[i].limit, req[i].n,
+                                                 req[i].op, req[i].max_wait_ns, now, &part[i].after,
                                                  &res[i]);
                 first->after = part[i].after;
             }
@@ -4271,10 +4543,10 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
     size_t i, places, dropped = 0;
     if (!t)
         return 0;
-    RATELIMIT_PRIV_ENTER();
     places = (size_t)t->lines * 3;
     for (i = 0; i < places; i++) {
         ratelimit_priv_seat seat;
+        RATELIMIT_PRIV_ENTER();
         while (
             ratelimit_priv_read_seat(&ratelimit_priv_lines(t)[i / 3], (uint32_t)(i % 3), &seat)) {
             uint64_t left = ratelimit_priv_left(&seat.was, now_ns);
@@ -4290,8 +4562,8 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
             dropped++;
             break;
         }
+        RATELIMIT_PRIV_LEAVE();
     }
-    RATELIMIT_PRIV_LEAVE();
     return dropped;
 }
 
@@ -4304,16 +4576,19 @@ RATELIMIT_API void ratelimit_table_stats(const ratelimit_table *t, uint64_t now_
     memset(out, 0, sizeof *out);
     if (!t)
         return;
-    RATELIMIT_PRIV_ENTER();
     out->capacity = (uint64_t)t->lines * 3;
     for (i = 0; i < (size_t)t->lines * 3; i++) {
         const ratelimit_priv_line *line = &ratelimit_priv_lines(t)[i / 3];
-        ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[i % 3]);
+        ratelimit_bucket b;
+        RATELIMIT_PRIV_ENTER();
+        b = ratelimit_priv_fetch(&line->bucket[i % 3]);
         if (ratelimit_priv_load32(&line->tag[i % 3]) && ratelimit_priv_left(&b, now_ns)) {
             out->keys++;
             out->in_debt += ratelimit_priv_class(b.rest) != RATELIMIT_PRIV_CLASS_PERMIT;
         }
+        RATELIMIT_PRIV_LEAVE();
     }
+    RATELIMIT_PRIV_ENTER();
     out->evicted = ratelimit_priv_load64(&t->evicted);
     out->refused = ratelimit_priv_load64(&t->refused);
     out->bytes = RATELIMIT_PRIV_HEAD_BYTES + (uint64_t)t->lines * 64;
@@ -4323,9 +4598,17 @@ RATELIMIT_API void ratelimit_table_stats(const ratelimit_table *t, uint64_t now_
 /* ---- permits
 
    Each place of a key is an entry of its own: full_ns is when its permit expires, bits 0-23 of rest
-   are a serial number, one more for each holder. So a permit that comes back too late does not look
-   like its successor. An entry that was given back keeps its number until the table needs the
-   place. */
+   are a serial number, another one for each permit of the table. So a late release does not match
+   the next holder's permit, also where both hold from the same reading of a clock. */
+
+/* Other bits of the hash than a bucket's, so that no scope leads here. */
+static uint64_t ratelimit_priv_permit_place(const ratelimit_table *t, const void *key,
+                                            size_t key_len, uint32_t place)
+{
+    uint64_t hash = ratelimit_priv_hash(t, key, key_len);
+    return ratelimit_priv_place(ratelimit_priv_rotate(hash, 32) ^ RATELIMIT_PRIV_PERMIT_KIND,
+                                place);
+}
 
 /* ns for which a permit is still held. A clock that was set back does not prolong it by much. */
 static uint64_t ratelimit_priv_permit_left(const ratelimit_table *t, const ratelimit_bucket *b,
@@ -4340,8 +4623,7 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
                                            uint32_t most, uint64_t ttl_ns, uint64_t now_ns,
                                            ratelimit_permit *out)
 {
-    uint64_t hash;
-    uint32_t i, place = 0;
+    uint32_t i;
     bool done = false, room = true;
     if (out)
         memset(out, 0, sizeof *out);
@@ -4349,14 +4631,12 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
         ttl_ns > RATELIMIT_PRIV_MAX || !out)
         return false;
     RATELIMIT_PRIV_ENTER();
-    hash = ratelimit_priv_hash(t, key, key_len);
     for (i = 0; !done && i < most; i++) {
+        uint64_t place = ratelimit_priv_permit_place(t, key, key_len, i);
         ratelimit_priv_seat seat;
         ratelimit_bucket after;
-        place = i;
         do {
-            ratelimit_priv_probe(t, ratelimit_priv_place(hash, RATELIMIT_PRIV_PERMIT_KIND + place),
-                                 now_ns, true, NULL, 0, &seat);
+            ratelimit_priv_probe(t, place, now_ns, true, NULL, 0, &seat);
             if (seat.full || (!seat.there && t->when_full == RATELIMIT_INHERIT && seat.old_tag &&
                               ratelimit_priv_left(&seat.in_it, now_ns))) {
                 room = false;
@@ -4365,8 +4645,9 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
             if (ratelimit_priv_permit_left(t, &seat.was, now_ns))
                 break;
             out->expires_ns = after.full_ns = now_ns + ttl_ns;
-            out->place = place;
-            out->serial = (uint32_t)((seat.was.rest + 1) & RATELIMIT_PRIV_PART_MASK);
+            out->place = i;
+            out->serial =
+                (uint32_t)(ratelimit_priv_bump(&t->permits, 1) & RATELIMIT_PRIV_PART_MASK);
             after.rest = out->serial | ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_PERMIT) |
                          ratelimit_priv_seen_bits(ttl_ns);
             done = ratelimit_priv_commit(t, &seat, &after, now_ns);
@@ -4383,26 +4664,23 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
                                                        const ratelimit_permit *permit,
                                                        uint64_t now_ns)
 {
+    const ratelimit_bucket none = {0, 0};
     ratelimit_status status = RATELIMIT_LOST;
+    uint64_t place;
     if (!t || !permit)
         return RATELIMIT_BAD_ARGUMENT;
     if (!key || !key_len)
         return RATELIMIT_BAD_KEY;
     RATELIMIT_PRIV_ENTER();
+    place = ratelimit_priv_permit_place(t, key, key_len, permit->place);
     for (;;) {
         ratelimit_priv_seat seat;
-        ratelimit_bucket after;
-        ratelimit_priv_probe(t,
-                             ratelimit_priv_place(ratelimit_priv_hash(t, key, key_len),
-                                                  RATELIMIT_PRIV_PERMIT_KIND + permit->place),
-                             now_ns, false, NULL, 0, &seat);
+        ratelimit_priv_probe(t, place, now_ns, false, NULL, 0, &seat);
         if (!seat.there || seat.was.full_ns != permit->expires_ns ||
             (seat.was.rest & RATELIMIT_PRIV_PART_MASK) != permit->serial ||
             !ratelimit_priv_permit_left(t, &seat.was, now_ns))
             break;
-        after = seat.was;
-        after.full_ns = now_ns;
-        if (ratelimit_priv_commit(t, &seat, &after, now_ns)) {
+        if (ratelimit_priv_commit(t, &seat, &none, now_ns)) {
             status = RATELIMIT_OK;
             break;
         }
@@ -4410,7 +4688,6 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
     RATELIMIT_PRIV_LEAVE();
     return status;
 }
-
 /* ---- >>implementation: store ----------------------------------------------------------------- */
 
 static void ratelimit_priv_table_decide(const ratelimit_store *store, const ratelimit_request *req,
@@ -5841,9 +6118,10 @@ RATELIMIT_API ratelimit_status ratelimit_rules_init(ratelimit_rules **out, void 
                                                     size_t bytes, size_t max_rules)
 {
     size_t skip = (0u - (uintptr_t)memory) & 7u;
-    ratelimit_rules *r = (ratelimit_rules *)(void *)((unsigned char *)memory + skip);
+    ratelimit_rules *r;
     if (!out || !memory || !max_rules || (uint64_t)max_rules > UINT32_C(1) << 24)
         return RATELIMIT_BAD_ARGUMENT;
+    r = (ratelimit_rules *)(void *)((unsigned char *)memory + skip);
     if (bytes < sizeof *r + skip + (uint64_t)max_rules * RATELIMIT_PRIV_RULE_BYTES)
         return RATELIMIT_NO_MEMORY;
     memset(r, 0, sizeof *r);
@@ -6779,9 +7057,15 @@ RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit 
 #  else
     pass = ratelimit_bucket_take(&log->bucket, limit, 1, now_ns, NULL);
 #  endif
+#  if !RATELIMIT_PRIV_CAN
+    RATELIMIT_PRIV_ENTER();
+#  endif
     do
         before = ratelimit_priv_load32(&log->missed);
     while (!ratelimit_priv_swap32(&log->missed, before, pass ? 0 : before + 1));
+#  if !RATELIMIT_PRIV_CAN
+    RATELIMIT_PRIV_LEAVE();
+#  endif
     *missed = pass ? before : 0;
     return pass;
 }

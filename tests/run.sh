@@ -79,6 +79,7 @@ compiler() {
     m32) echo "$CC -std=c99 -m32 -idirafter /usr/include/$($CC -print-multiarch 2>/dev/null) -O2 -g" ;;
     tsan) echo "$CC -std=c99 -O1 -g -fsanitize=thread" ;;
     tsan-clang) echo "$CLANG -std=c99 -O1 -g -fsanitize=thread" ;;
+    msan) echo "$CLANG -std=c99 -O1 -g -fsanitize=memory -fno-sanitize-recover=all" ;;
     esac
 }
 
@@ -196,6 +197,7 @@ others() {
     ! can m32 gcc-N-multilib || units m32 $tests
     ! can tsan gcc || units tsan $threaded
     ! can tsan-clang "clang libclang-rt-dev" || units tsan-clang $threaded
+    ! can msan "clang libclang-rt-dev" || units msan test_table test_reported
 }
 
 portability() {

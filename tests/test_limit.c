@@ -512,6 +512,20 @@ static void scopes_made_of_numbers_seldom_meet(void)
     CHECK(alike <= 8);
 }
 
+/* They had, where the burst of the bucket was one more than its tokens: then they shared one
+ * bucket. */
+static void a_bucket_and_a_window_of_the_same_numbers_have_not_one_scope(void)
+{
+    static const ratelimit_limit bucket = RATELIMIT_LIMIT(10, MINUTE, 11),
+                                 window = RATELIMIT_WINDOW(10, MINUTE);
+    uint64_t tokens, burst;
+    CHECK(bucket.scope != window.scope);
+    for (tokens = 1; tokens < 2000; tokens++)
+        for (burst = tokens < 2 ? 1 : tokens - 2; burst <= tokens + 2; burst++)
+            CHECK(ratelimit_limit_make(tokens, MINUTE, burst).scope !=
+                  ratelimit_window_make(tokens, MINUTE).scope);
+}
+
 /* It is the same in every process, on every machine, in every version: 32-bit FNV-1a. */
 static void a_scope_of_a_name_is_known(void)
 {
@@ -1068,6 +1082,7 @@ int main(int argc, char **argv)
     RUN(a_burst_comes_back_in_burst_intervals);
     RUN(a_scope_can_be_given_to_the_macro_or_assigned);
     RUN(scopes_made_of_numbers_seldom_meet);
+    RUN(a_bucket_and_a_window_of_the_same_numbers_have_not_one_scope);
     RUN(a_scope_of_a_name_is_known);
     RUN(every_form_of_the_grammar_is_read);
     RUN(unlimited_is_read);

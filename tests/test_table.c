@@ -832,6 +832,27 @@ static void more_than_the_burst_is_never_also_in_a_full_table(void)
     place_end();
 }
 
+/* They were FULL in all-or-none, and the whole batch with them. */
+static void giving_back_to_an_unknown_key_needs_no_room_in_a_batch_either(void)
+{
+    static const debtor debtors[3] = {{"a", 0, 30}, {"b", 0, 10}, {"c", 0, 20}};
+    static const ratelimit_op ops[] = {RATELIMIT_REFUND, RATELIMIT_CANCEL, RATELIMIT_RESET};
+    size_t i;
+    for (i = 0; i < COUNT(ops); i++) {
+        ratelimit_table *t = table_with(RATELIMIT_REFUSE, debtors);
+        ratelimit_request q[2] = {RATELIMIT_REQUEST("new", 3, &per_second, 1),
+                                  RATELIMIT_REQUEST("a", 1, &per_second, 1)};
+        ratelimit_result res[2];
+        q[0].op = ops[i];
+        q[0].max_wait_ns = 1;
+        CHECK(ratelimit_table_decide(t, q, res, 2, RATELIMIT_ALL, 0));
+        CHECK_U64(res[0].status, OK);
+        CHECK_U64(res[0].taken, 0);
+        CHECK_U64(res[1].remaining, 69);
+        CHECK_U64(counts_of(t, 0).refused, 0);
+    }
+}
+
 /* Requests that would change nothing push nobody out. */
 static void a_request_without_effect_takes_no_place(void)
 {
@@ -2346,6 +2367,40 @@ static void a_permit_given_back_twice_frees_nobody_elses(void)
     }
 }
 
+/* A permit's number began again when its place was swept, or used for something else. */
+static void a_permit_given_back_twice_frees_nobody_elses_after_a_sweep(void)
+{
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    ratelimit_permit p, next, none;
+    int i;
+    for (i = 0; i < 100; i++) {
+        CHECK(acquire(t, "key", 1, 5, &p));
+        CHECK_U64(release(t, "key", &p, 5), OK);
+        (void)ratelimit_table_sweep(t, 5, 0);
+        CHECK(acquire(t, "key", 1, 5, &next));
+        CHECK_U64(release(t, "key", &p, 5), RATELIMIT_LOST);
+        CHECK(!acquire(t, "key", 1, 5, &none));
+        CHECK_U64(release(t, "key", &next, 5), OK);
+    }
+}
+
+/* Permits were kept under scopes of their own, which a limit could have, too. */
+static void no_scope_of_a_limit_leads_to_the_permits_of_a_key(void)
+{
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    uint32_t i;
+    for (i = 0; i < 2000; i++) {
+        ratelimit_limit limit = ratelimit_limit_make(1, HOUR, 100);
+        uint64_t now_ns = i * DAY * 10 + 1;
+        ratelimit_permit p, none;
+        limit.scope = UINT32_C(0x9E3779B9) - 1000 + i;
+        CHECK(acquire(t, "key", 1, now_ns, &p));
+        CHECK(ratelimit_table_take(t, "key", 3, &limit, 1, now_ns, NULL));
+        CHECK(!acquire(t, "key", 1, now_ns, &none));
+        CHECK_U64(release(t, "key", &p, now_ns), OK);
+    }
+}
+
 static void each_permit_has_its_own_time_to_live(void)
 {
     ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
@@ -2547,6 +2602,7 @@ int main(int argc, char **argv)
     RUN(inherit_lets_nothing_through_that_a_bucket_per_key_would_refuse);
     RUN(refuse_answers_full_until_a_place_is_free);
     RUN(more_than_the_burst_is_never_also_in_a_full_table);
+    RUN(giving_back_to_an_unknown_key_needs_no_room_in_a_batch_either);
     RUN(a_request_without_effect_takes_no_place);
     RUN(unlimited_passes_through_a_table_without_room);
     RUN(places_that_are_full_again_are_used_again);
@@ -2603,6 +2659,8 @@ int main(int argc, char **argv)
     RUN(the_permit_of_a_dead_holder_comes_back_while_others_use_the_key);
     RUN(a_late_release_is_lost_and_frees_nobody_elses_permit);
     RUN(a_permit_given_back_twice_frees_nobody_elses);
+    RUN(a_permit_given_back_twice_frees_nobody_elses_after_a_sweep);
+    RUN(no_scope_of_a_limit_leads_to_the_permits_of_a_key);
     RUN(each_permit_has_its_own_time_to_live);
     RUN(a_clock_set_back_does_not_hold_permits_for_longer);
     RUN(permits_are_counted_as_a_list_would);
