@@ -18,7 +18,7 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            gcc-powerpc-linux-gnu libc6-dev-powerpc-cross qemu-user \
            gcc-riscv64-unknown-elf qemu-system-arm qemu-system-misc gcc-avr avr-libc simavr musl-tools \
            gcc-mingw-w64-x86-64 g++-mingw-w64-x86-64 gcc-mingw-w64-i686 g++-mingw-w64-i686 \
-           lua5.4 redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
+           lua5.4 redis-server redis-tools nutcracker libhiredis-dev libevent-dev libev-dev libuv1-dev openssl libssl-dev
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \

@@ -3,20 +3,21 @@
 # with a replica each, on private ports of the loopback, in a temporary folder. All end with it.
 #
 # Usage: tests/redis/run.sh [NAME...]     NAME: vectors_redis, test_store, test_cluster ...; none: all
-#        tests/redis/run.sh bench [ROUNDS]    prints what decisions cost; no tests. NODE_PATH: where
+#        tests/redis/run.sh bench [ROUNDS|faults]  prints what decisions cost; no tests. faults: only what they cost
+#                                             when something goes wrong. NODE_PATH: where
 #                                             rate-limiter-flexible and ioredis are, to measure them, too
 #        tests/redis/run.sh faults [WORD...]  plants the faults of faults.txt: each must be caught
 # Ends with "N passed, N failed" (", N skipped"). SKIP_MISSING=1: if a program or header is missing, that is a skip.
-# HIREDIS: a folder with another hiredis (HIREDIS/hiredis/hiredis.h, HIREDIS/libhiredis.a); with HIREDIS/libhiredis_ssl.a
-# TLS is tested, too (Debian's 0.14.1 has none: a skip).
-# CC, CFLAGS: compiler, and its flags instead of those with sanitizers. SEED: see check.h.
+# HIREDIS: a folder with another hiredis (HIREDIS/hiredis/hiredis.h, HIREDIS/libhiredis.a).
+# CC, CFLAGS: compiler, and its flags instead of those with sanitizers. SEED: see check.h. WORDS: run only the tests whose
+# name has one of these.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds scripts vectors_redis test_store test_failures test_locks test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
+ALL="builds scripts vectors_redis test_store test_failures test_shards test_locks test_deployments test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
 CLUSTER_TESTS="test_async test_async_ev test_async_uv test_async_tls test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
@@ -186,8 +187,8 @@ $both
     ok "it builds with the keeper thread" $cc -DRATELIMIT_REDIS_KEEPER -O2 "$dir/one.c" -o "$dir/a" $libs
     ok "it builds with the asynchronous form" $cc -DRATELIMIT_REDIS_ASYNC -O2 "$dir/one.c" "$dir/plain.c" -o "$dir/a" $libs
     tls="-DRATELIMIT_REDIS_TLS -DRATELIMIT_REDIS_ASYNC -O2"
-    tls_libs="${HIREDIS:+-L$HIREDIS} -lhiredis_ssl $libs -lssl -lcrypto"
-    [ -f "${HIREDIS:-/usr/include}/hiredis/hiredis_ssl.h" ] || tls=
+    tls_libs="$libs -lssl -lcrypto"
+    [ -f /usr/include/openssl/ssl.h ] || tls=
     [ -z "$tls" ] || ok "it builds with TLS" $cc $tls "$dir/one.c" -o "$dir/a" $tls_libs
     ok "it builds static" $cc -DRATELIMIT_STATIC -O2 "$dir/one.c" -o "$dir/a" $libs
     ok "both implementations may be in separate includes" $cc "$dir/split.c" -o "$dir/a" $libs
@@ -263,6 +264,52 @@ start_tls() {
         tls-ca-cert-file "$dir/ca.crt" tls-auth-clients no tls-port "$TLS_PORT" | grep -q OK
 }
 
+# twemproxy before two servers, to each of which it sends the keys that are its own; and a cluster of one node, which
+# takes no command with keys of several slots.
+start_shards() {
+    start
+    SHARD_PORTS=$port SHARD_PIDS=$pid
+    start
+    SHARD_PORTS="$SHARD_PORTS $port" SHARD_PIDS="$SHARD_PIDS $pid"
+    start --cluster-enabled yes --cluster-config-file nodes.conf
+    SLOTS_PORT=$port
+    redis-cli -p "$port" cluster addslots $(seq 0 16383) >/dev/null
+    next=$((next + 1))
+    SHARDS_PORT=$next
+    export SHARD_PORTS SHARD_PIDS SLOTS_PORT SHARDS_PORT
+    cat >"$dir/nutcracker.yml" <<END
+shards:
+  listen: 127.0.0.1:$SHARDS_PORT
+  redis: true
+  hash: murmur
+  distribution: ketama
+  hash_tag: "{}"
+  auto_eject_hosts: false
+  timeout: 2000
+  servers:
+$(for each in $SHARD_PORTS; do echo "   - 127.0.0.1:$each:1"; done)
+END
+    next=$((next + 1))
+    nutcracker -c "$dir/nutcracker.yml" -a 127.0.0.1 -s "$next" -p "$dir/nutcracker.pid" -o "$dir/nutcracker.log" \
+        >/dev/null 2>&1 </dev/null &
+    pids="$pids $!"
+    answers "$SHARDS_PORT" "$!"
+}
+
+# A master and its replica.
+start_pair() {
+    start
+    MASTER_PORT=$port
+    start --replicaof 127.0.0.1 "$MASTER_PORT"
+    REPLICA_PORT=$port REPLICA_PID=$pid
+    export MASTER_PORT REPLICA_PORT REPLICA_PID
+    for _ in $(seq 200); do
+        redis-cli -p "$MASTER_PORT" info replication | grep -q 'state=online' && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
 loop_of() { # a test: its event loop's library
     case $1 in
     test_async | test_async_tls) echo -levent ;;
@@ -289,9 +336,14 @@ run() { # a program
         return
     fi
     case $1 in *_tls)
-        if [ ! -f "${HIREDIS:-/usr/include}/hiredis/hiredis_ssl.h" ] || ! command -v openssl >/dev/null; then
-            echo "skipped: $1: this hiredis has no TLS (1.0 or later), or openssl is missing (package openssl)"
-            skipped=$((skipped + 1))
+        if [ ! -f /usr/include/openssl/ssl.h ] || ! command -v openssl >/dev/null; then
+            if [ -n "${SKIP_MISSING:-}" ]; then
+                echo "skipped: $1: OpenSSL is missing (Debian packages openssl, libssl-dev)"
+                skipped=$((skipped + 1))
+            else
+                echo "FAILED: $1: OpenSSL is missing (Debian packages openssl, libssl-dev)"
+                failed=$((failed + 1))
+            fi
             return
         fi
         start_tls || {
@@ -299,9 +351,26 @@ run() { # a program
             failed=$((failed + 1))
             return
         }
-        libs="$libs -lhiredis_ssl -lhiredis -lssl -lcrypto"
+        libs="$libs -lssl -lcrypto"
         ;;
     esac
+    if [ "$1" = test_shards ] && [ -z "${SHARDS_PORT:-}" ]; then
+        if ! command -v nutcracker >/dev/null && [ -n "${SKIP_MISSING:-}" ]; then
+            echo "skipped: $1: nutcracker is missing (Debian package nutcracker)"
+            skipped=$((skipped + 1))
+            return
+        fi
+        start_shards || {
+            echo "FAILED: $1: nutcracker (Debian package nutcracker) would not start"
+            failed=$((failed + 1))
+            return
+        }
+    fi
+    if [ "$1" = test_locks ] && [ -z "${REPLICA_PORT:-}" ] && ! start_pair; then
+        echo "FAILED: $1: no replica would start"
+        failed=$((failed + 1))
+        return
+    fi
     $CC $WARN $CFLAGS -I. -Itests -Itests/redis "tests/redis/$1.c" -o "$dir/$1" $libs -lhiredis -pthread >"$dir/out" 2>&1 || {
         head -n 30 "$dir/out"
         echo "FAILED: $1 does not compile"
@@ -309,7 +378,7 @@ run() { # a program
         return
     }
     begin=$(date +%s)
-    timeout -k 5 1200 "$dir/$1" >"$dir/out" 2>&1 </dev/null
+    timeout -k 5 1200 "$dir/$1" ${WORDS:-} >"$dir/out" 2>&1 </dev/null
     code=$?
     [ "$code" -ne 124 ] || echo "time limit of 1200 s" >>"$dir/out"
     line=$(tail -n 1 "$dir/out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p')
@@ -330,26 +399,37 @@ run() { # a program
     echo "$name: $1 passed, $2 failed, ${3:-0} skipped, $(($(date +%s) - begin)) s"
 }
 
-start --unixsocket "$dir/socket" --enable-debug-command yes
+case $(redis-server --version) in
+*v=[56].*) debug= ;; # DEBUG needs no permission there
+*) debug="--enable-debug-command yes" ;;
+esac
+start --unixsocket "$dir/socket" $debug
 REDIS_PORT=$port REDIS_PID=$pid REDIS_SOCKET=$dir/socket
 export REDIS_PORT REDIS_PID REDIS_SOCKET
+bench_build() { # a program
+    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis "tests/redis/$1.c" \
+        -o "$dir/$1" -lhiredis -pthread
+}
+
 if [ "${1:-}" = bench ]; then
-    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis tests/redis/bench_redis.c \
-        -o "$dir/bench" -lhiredis -pthread || exit 1
-    pin=
-    if command -v taskset >/dev/null && [ "$(nproc)" -gt 1 ]; then # server and client on a processor each
-        taskset -cp 0 "$REDIS_PID" >/dev/null
-        pin="taskset -c 1"
+    bench_build bench_redis && bench_build bench_faults && bench_build test_cluster || exit 1
+    if [ "${2:-}" != faults ]; then
+        pin=
+        if command -v taskset >/dev/null && [ "$(nproc)" -gt 1 ]; then # server and client on a processor each
+            taskset -cp 0 "$REDIS_PID" >/dev/null
+            pin="taskset -c 1"
+        fi
+        if [ -n "${NODE_PATH:-}" ] && command -v node >/dev/null; then
+            NODE_BENCH="exec node tests/redis/bench_node.js"
+            export NODE_BENCH
+        fi
+        $pin timeout 120 "$dir/bench_redis" "${2:-21}" || exit
+        start_cluster || exit 1
+        echo "a cluster under load, one of three masters killed (node timeout 500 ms):"
+        timeout 60 "$dir/test_cluster" killed_under_load | sed -n 's/^failover:/   /p'
     fi
-    if [ -n "${NODE_PATH:-}" ] && command -v node >/dev/null; then
-        NODE_BENCH="exec node tests/redis/bench_node.js"
-        export NODE_BENCH
-    fi
-    $pin timeout 120 "$dir/bench" "${2:-21}" || exit
-    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis tests/redis/test_cluster.c \
-        -o "$dir/test_cluster" -lhiredis -pthread && start_cluster || exit 1
-    echo "a cluster under load, one of three masters killed (node timeout 500 ms):"
-    timeout 60 "$dir/test_cluster" killed_under_load | sed -n 's/^failover:/   /p'
+    echo "when something goes wrong:"
+    start_cluster && timeout 200 "$dir/bench_faults" | sed 's/^/    /'
     exit
 fi
 # plant NAME TEST WORDS...: true if the test fails with that fault in the header, and not without it
@@ -377,7 +457,7 @@ if [ "${1:-}" = faults ]; then
     DECISIONS=5000
     export DECISIONS
     $CC -std=c99 -O1 tests/faults/plant.c -o "$dir/plant" || exit 1
-    start_cluster || exit 1
+    start_cluster && start_shards && start_pair || exit 1
     "$dir/plant" tests/redis/faults.txt >"$dir/faults" || exit 1
     while read -r name test words; do
         wanted=$(($# == 0))

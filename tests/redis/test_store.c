@@ -695,7 +695,7 @@ static void a_connection_keeps_little_memory_and_is_not_inherited(void)
     store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
     CHECK_U64(res.status, RATELIMIT_OK);
     CHECK(r->nodes->idle && r->nodes->idle->out_room <= 16384);
-    CHECK(fcntl(r->nodes->idle->c->fd, F_GETFD) & FD_CLOEXEC);
+    CHECK(fcntl(r->nodes->idle->fd, F_GETFD) & FD_CLOEXEC);
     CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_OK);
     ratelimit_redis_close(r);
 }
@@ -1271,7 +1271,7 @@ static void a_server_busy_with_a_script_is_said_to_be_busy(void)
     redisContext *other = redisConnect("127.0.0.1", server_port());
     uint64_t start;
     server_flush();
-    CHECK(server_do(server_port(), "CONFIG SET busy-reply-threshold 10"));
+    CHECK(server_do(server_port(), "CONFIG SET lua-time-limit 10"));
     CHECK(redisAppendCommand(other, "EVAL %s 0", "while true do end") == REDIS_OK);
     while (other->obuf && *other->obuf) {
         int done;
@@ -1289,7 +1289,7 @@ static void a_server_busy_with_a_script_is_said_to_be_busy(void)
     start = ratelimit_clock_ns();
     while (server_int(server_port(), "DBSIZE") < 0 && server_ms_since(start) < 2000)
         server_sleep_ms(5);
-    CHECK(server_do(server_port(), "CONFIG SET busy-reply-threshold 5000"));
+    CHECK(server_do(server_port(), "CONFIG SET lua-time-limit 5000"));
     server_sleep_ms(60);
     CHECK(server_take(r, "k", &hourly, 1).allowed);
     redisFree(other);
