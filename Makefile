@@ -19,7 +19,7 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \
-           chromium fonts-dejavu-core nginx haproxy caddy zlib1g-dev
+           chromium fonts-dejavu-core nginx nginx-dev valgrind haproxy caddy zlib1g-dev
 NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible ioredis
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
 

@@ -63,9 +63,11 @@ static bool ask(decision *d, uint64_t now)
         if (d->rule[i].shadow)
             continue;
         req.op = RATELIMIT_PEEK;
-        res->allowed = ratelimit_table_decide_one(zone_of(d, i)->table, &req, now, res) ||
-                       (d->req[i].op == RATELIMIT_RESERVE && res->status == RATELIMIT_DENIED &&
-                        res->retry_after_ns <= d->req[i].max_wait_ns);
+        (void)ratelimit_table_decide_one(zone_of(d, i)->table, &req, now, res);
+        if (d->req[i].op == RATELIMIT_RESERVE && res->status == RATELIMIT_DENIED) {
+            res->allowed = res->retry_after_ns <= d->req[i].max_wait_ns;
+            res->status = res->allowed ? RATELIMIT_OK : RATELIMIT_TIMEOUT;
+        }
         pass = pass && res->allowed;
     }
     return pass;
@@ -129,22 +131,26 @@ static void take_shadow(decision *d, bool pass, uint64_t now)
 }
 
 /* What the table said of a reservation, in the words of a limit under which a request may come so
-   early: how many more would be accepted, and when the next one if none. The table's limit has a
-   burst of one token for a zone with a rate; clients are told of the burst of the place. */
+   early: how many more would be accepted, and when the next one if none. In a zone with a rate the
+   table's limit has a burst of one token, under which the next request would wait for as long as
+   the bucket is not full: reset_after_ns. Clients are told of the burst of the place. */
 static void tell(const place *p, ratelimit_result *res)
 {
-    uint64_t left, wait = res->allowed ? res->wait_ns : res->retry_after_ns;
-    if (!res->allowed && res->status == RATELIMIT_TIMEOUT) {
+    uint64_t left;
+    if (res->status == RATELIMIT_TIMEOUT) {
         res->status = RATELIMIT_DENIED;
         res->retry_after_ns -= p->max_wait_ns;
     }
     if (p->zone->kind != ZONE_OF_RATE || p->rule)
         return;
     res->burst = p->told.burst;
-    /* wait and max_wait_ns are rounded up, by less than 1 ns. */
-    left = wait > p->max_wait_ns ? 0 : p->max_wait_ns - wait + 1;
-    res->remaining = left > UINT64_MAX / p->told.tokens ? left / p->told.per_ns * p->told.tokens
-                                                        : left * p->told.tokens / p->told.per_ns;
+    res->remaining = 0;
+    if (res->reset_after_ns > p->max_wait_ns)
+        return;
+    left = p->max_wait_ns - res->reset_after_ns + 1; /* both are rounded up, by less than 1 ns */
+    res->remaining =
+        1 + (left > UINT64_MAX / p->told.tokens ? left / p->told.per_ns * p->told.tokens
+                                                : left * p->told.tokens / p->told.per_ns);
 }
 
 /* The outcome of one limit; its delay is added to that of the request. */

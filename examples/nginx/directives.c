@@ -174,7 +174,6 @@ static char *on_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *of)
         return answer;
     if (!z->name.len)
         return conf_error(cf, "\"zone=NAME:SIZE\" is missing");
-    z->binary = word[1].len == 19 && ngx_strncmp(word[1].data, "$binary_remote_addr", 19) == 0;
     if (!compile(cf, &word[1], &z->key))
         return NGX_CONF_ERROR;
     /* A name with a blank is no rule's: a zone's own limit and a rule never share a bucket. */

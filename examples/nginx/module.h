@@ -62,7 +62,7 @@ typedef struct zone {
     ngx_http_complex_value_t key;
     zone_kind kind;
     ratelimit_limit limit;
-    ngx_flag_t address, binary; /* the key is an address; in binary, not text */
+    ngx_flag_t address; /* the key is one: only the first bits4 or bits6 of it count */
     unsigned bits4, bits6;
     ngx_shm_zone_t *shm;
     zone_memory *memory;

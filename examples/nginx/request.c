@@ -52,18 +52,24 @@ static bool read_count(const ngx_str_t *text, uint64_t *count)
     return n >= 0;
 }
 
-/* Makes a key of the network that an address is in. All texts that are no address are one key, or
-   who invents some would never be limited. */
+/* Makes a key of the network that an address is in; the address is text, or in binary. (No text of
+   4 bytes is the address of a client. An address whose 16 bytes read like text is in no network
+   that is in use.) All that is no address is one key, or who invents some would never be
+   limited. */
 static ngx_int_t set_address_key(ngx_http_request_t *r, const zone *z, const ngx_str_t *text,
                                  ratelimit_request *req)
 {
     unsigned char address[16];
-    const void *bytes = z->binary ? text->data : address;
-    size_t len = z->binary ? text->len
-                           : ratelimit_address_parse((const char *)text->data, text->len, address);
+    const void *bytes = address;
+    size_t len =
+        text->len == 4 ? 0 : ratelimit_address_parse((const char *)text->data, text->len, address);
     u_char *key = ngx_pnalloc(r->pool, RATELIMIT_ADDRESS_KEY_BYTES);
     if (!key)
         return NGX_ERROR;
+    if (!len && (text->len == 4 || text->len == 16)) {
+        bytes = text->data;
+        len = text->len;
+    }
     req->key = key;
     req->key_len = ratelimit_address_key(bytes, len, z->bits4, z->bits6, key);
     if (!req->key_len) {
@@ -121,7 +127,7 @@ static ngx_int_t add(ngx_http_request_t *r, decision *d, const place *p)
         rule->limit = p->told;
         req->limit = &p->zone->limit;
     }
-    if (p->zone->address && !p->key) {
+    if (p->zone->address) {
         if (set_address_key(r, p->zone, &key, req) != NGX_OK)
             return NGX_ERROR;
     } else {
@@ -157,6 +163,7 @@ static ngx_int_t add_fields(ngx_http_request_t *r, decision *d, ngx_uint_t words
         if (!field)
             return NGX_ERROR;
         colon = strchr(at, ':');
+        ngx_memzero(field, sizeof *field);
         field->hash = 1;
         field->key.data = (u_char *)at;
         field->key.len = (size_t)(colon - at);
@@ -230,9 +237,9 @@ ngx_int_t on_request(ngx_http_request_t *r)
     const place *places;
     decision *d;
     ngx_uint_t i;
-    if (!conf->places || decision_of(r))
+    if (!conf->places || r != r->main || ((d = decision_of(r)) && d->count))
         return NGX_DECLINED;
-    d = new_decision(r->main, conf->places->nelts);
+    d = new_decision(r, conf->places->nelts);
     if (!d)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     for (places = conf->places->elts, i = 0; i < conf->places->nelts; i++)
@@ -246,7 +253,7 @@ ngx_int_t on_request(ngx_http_request_t *r)
     log_decision(r, d, conf);
     if (conf->dry_run)
         return NGX_DECLINED;
-    if (add_fields(r->main, d, conf->fields) != NGX_OK)
+    if (add_fields(r, d, conf->fields) != NGX_OK)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     if (d->outcome == REJECTED)
         return (ngx_int_t)conf->status;
@@ -259,6 +266,8 @@ ngx_int_t on_log(ngx_http_request_t *r)
 {
     decision *d = decision_of(r);
     size_t i;
+    if (r != r->main)
+        return NGX_OK;
     for (i = 0; d && d->outcome != REJECTED && i < d->count; i++) {
         ratelimit_request req = d->req[i];
         ngx_str_t text;

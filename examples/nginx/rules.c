@@ -180,13 +180,10 @@ static void replace(main_conf *conf, ngx_log_t *log)
             ngx_free(text.data);
         return;
     }
-    memory->stamp = stamp;
     if (fault) {
         ngx_log_error(NGX_LOG_ERR, log, 0, "ratelimit_rules: \"%V\" %s; the rules stay",
                       &conf->rules_file, fault);
-        return;
-    }
-    if (!is_good(conf, &text, why)) {
+    } else if (!is_good(conf, &text, why)) {
         ngx_log_error(NGX_LOG_ERR, log, 0, "ratelimit_rules: \"%V\", %s; the rules stay",
                       &conf->rules_file, why);
     } else if (ratelimit_rules_load(memory->rules, (const char *)text.data, text.len, NULL) ==
@@ -194,9 +191,11 @@ static void replace(main_conf *conf, ngx_log_t *log)
         ngx_log_error(NGX_LOG_NOTICE, log, 0, "ratelimit_rules: \"%V\" is loaded",
                       &conf->rules_file);
     } else { /* stopped for too long: once more */
-        ngx_memzero(&memory->stamp, sizeof memory->stamp);
+        ngx_memzero(&stamp, sizeof stamp);
     }
-    ngx_free(text.data);
+    memory->stamp = stamp; /* at the end: if this worker is killed, another one does it again */
+    if (text.data)
+        ngx_free(text.data);
 }
 
 static void on_timer(ngx_event_t *event)
