@@ -153,9 +153,10 @@ class Nginx:
             return [int(pid) for pid in file.read().split()]
 
     def reload(self):
+        """True when all workers are new."""
         before = set(self.workers())
         self.child.send_signal(signal.SIGHUP)
-        return wait_until(lambda: set(self.workers()) - before, 60)
+        return wait_until(lambda: self.workers() and not before & set(self.workers()), 60)
 
     def end(self, complaints=0):
         """Ends it, and looks whether anything crashed: nothing may be said that is serious, but for so many lines."""
