@@ -147,6 +147,10 @@ class Nginx:
         with open(self.path(name), encoding="utf-8", errors="replace") as file:
             return file.read()
 
+    def logged(self, line, count=1):
+        """Whether the access log has the line exactly so many times; nginx writes it after it has answered."""
+        return wait_until(lambda: self.log("access.log").splitlines().count(line) == count)
+
     def workers(self):
         """The workers' process ids."""
         with open(f"/proc/{self.child.pid}/task/{self.child.pid}/children", encoding="utf-8") as file:
