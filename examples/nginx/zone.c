@@ -8,35 +8,28 @@
 #define RATELIMIT_IMPLEMENTATION
 #include "module.h"
 
-#include <sys/random.h>
-
-/* Makes tallies and table in new memory. */
+/* Makes tallies and table in new memory. The table's seed is a random one of the system's. */
 static ngx_int_t make(zone *z, ngx_slab_pool_t *pool, ngx_log_t *log)
 {
     const size_t bytes = pool->pfree * ngx_pagesize;
     ratelimit_table_options options;
+    ratelimit_status status = RATELIMIT_NO_MEMORY;
     zone_memory *memory = ngx_slab_alloc(pool, bytes);
     ngx_memzero(&options, sizeof options);
     options.when_full = RATELIMIT_INHERIT;
-    if (getrandom(options.seed, sizeof options.seed, 0) != (ssize_t)sizeof options.seed) {
-        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno, "zone \"%V\": no random seed", &z->name);
-        return NGX_ERROR;
+    if (memory) {
+        ngx_memzero(memory, sizeof *memory);
+        memory->version = MEMORY_VERSION;
+        memory->table_bytes = bytes - sizeof *memory;
+        memory->tallies = 1; /* the one without a name */
+        pool->data = z->memory = memory;
+        status = ratelimit_table_init(&z->table, memory + 1, memory->table_bytes, &options);
     }
-    if (!memory) {
-        ngx_log_error(NGX_LOG_EMERG, log, 0, "zone \"%V\" is too small", &z->name);
-        return NGX_ERROR;
-    }
-    ngx_memzero(memory, sizeof *memory);
-    memory->table_bytes = bytes - sizeof *memory;
-    memory->version = MEMORY_VERSION;
-    memory->tallies = 1; /* the one without a name */
-    pool->data = z->memory = memory;
-    if (ratelimit_table_init(&z->table, memory + 1, memory->table_bytes, &options) !=
-        RATELIMIT_OK) {
-        ngx_log_error(NGX_LOG_EMERG, log, 0, "zone \"%V\" is too small", &z->name);
-        return NGX_ERROR;
-    }
-    return NGX_OK;
+    if (status == RATELIMIT_OK)
+        return NGX_OK;
+    ngx_log_error(NGX_LOG_EMERG, log, 0, "zone \"%V\": %s", &z->name,
+                  ratelimit_status_text(status));
+    return NGX_ERROR;
 }
 
 ngx_int_t zone_init(ngx_shm_zone_t *shm, void *before)

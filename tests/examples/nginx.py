@@ -267,9 +267,12 @@ nginx = Nginx("ratelimit_zone $arg_k zone=one:1m 'limit=3/d'; ratelimit_zone $ar
               "location /two { ratelimit zone=two; } location /win { ratelimit zone=win; ratelimit zone=one; }"
               "location /table { ratelimit zone=three rule=user; ratelimit zone=three rule=group key=$arg_g; }"
               "location /group { ratelimit zone=three rule=group key=$arg_g; }"
+              "location /twice { ratelimit zone=two; ratelimit zone=one; ratelimit zone=one key=$arg_j; }"
+              "location /dry { ratelimit_dry_run on; add_header X-Status $ratelimit_status; ratelimit zone=r burst=2; }"
+              "location /later { ratelimit zone=r burst=2; ratelimit zone=one; ratelimit zone=one key=$arg_j; }"
               "location /rate { ratelimit zone=r burst=2; ratelimit zone=one; }")
 nginx.file("rules", "user 3/d\ngroup 5/d\n")
-nginx.start("zones", "one", "two", "table", "group", "win", "rate")
+nginx.start("zones", "one", "two", "table", "group", "win", "rate", "twice", "dry", "later")
 equal("two zones: the one with less decides", nginx.statuses("/zones?k=a", 8), [200] * 3 + [429] * 5)
 equal("and the other was charged only for what passed", nginx.statuses("/two?k=a", 3), [200, 200, 429])
 equal("two rules in one zone", nginx.statuses("/table?u=a&g=x", 8), [200] * 3 + [429] * 5)
@@ -285,6 +288,16 @@ begin = time.monotonic()
 equal("a limit that would wait does not, if another one refuses", nginx.statuses("/rate?k=r", 5), [429] * 5)
 check("at once", time.monotonic() - begin < 20)
 equal("and has reserved nothing", nginx.status("/rate?k=s"), 200)
+
+# If k and j are one key, a request needs two tokens of it, but each place for itself sees that one is left: the zones are
+# asked, and then one of them refuses, as when another worker was faster.
+equal("what a zone gave is given back when a later zone refuses", nginx.statuses("/twice?k=w&j=w", 5), [200] + [429] * 4)
+equal("all of it", nginx.statuses("/two?k=w", 5), [200] * 4 + [429])
+nginx.statuses("/one?k=v", 2)
+dry = [nginx.get("/dry?k=v")[1]["x-status"]]
+equal("and what was reserved", nginx.statuses("/later?k=v&j=v", 4), [429] * 4)
+equal("all of it, too", dry + [nginx.get("/dry?k=v")[1]["x-status"] for _ in range(3)],
+      ["PASSED", "DELAYED_DRY_RUN", "DELAYED_DRY_RUN", "REJECTED_DRY_RUN"])
 
 # Two workers and two zones, at full speed: exactly as many as the smaller limit has.
 nginx.end()
@@ -348,9 +361,10 @@ nginx.end()
 
 nginx = Nginx("ratelimit_zone $arg_k zone=c:1m 'limit=10/d'; ratelimit_zone $arg_k zone=b:1m 'limit=1000/s burst 5000';",
               "location /cost { ratelimit zone=c cost=$arg_n; } location /bytes { ratelimit zone=b charge=$body_bytes_sent; }"
-              "location /odd { ratelimit zone=c charge=$arg_n; } location /two { ratelimit zone=b charge=$body_bytes_sent;"
-              " ratelimit zone=c; }")
-nginx.start("cost", "odd", "two")
+              "location /odd { ratelimit zone=c charge=$arg_n; } location /two { ratelimit zone=b charge=6000;"
+              " ratelimit zone=c; } location /sub { auth_request /auth; log_subrequest on; ratelimit zone=c charge=4; }"
+              "location /auth { ratelimit zone=c; log_subrequest on; }")
+nginx.start("cost", "odd", "two", "sub", "auth")
 nginx.file("html/bytes", "x" * 8000)
 equal("a cost is taken", [nginx.status(f"/cost?k=a&n={n}") for n in (7, 4, 3, 1)], [200, 429, 200, 429])
 status, fields, _ = nginx.get("/cost?k=b&n=11")
@@ -367,6 +381,7 @@ equal("a charge that is no number is not charged, but said", (nginx.statuses("/o
 nginx.statuses("/cost?k=t&n=10", 1)
 equal("who is refused by another limit is not charged", nginx.statuses("/two?k=t", 3) + nginx.statuses("/bytes?k=t", 1),
       [429] * 3 + [200])
+equal("a subrequest is not limited, and does not charge again", nginx.statuses("/sub?k=u", 4), [200] * 3 + [429])
 nginx.end()
 
 # ---- addresses, fields, variables, status codes
