@@ -7,10 +7,9 @@
 #include <ngx_http.h>
 
 /* nginx loads modules such that they see each other's names: ours are hidden. */
-#define RATELIMIT_API extern
-#pragma GCC visibility push(hidden)
-
+#define RATELIMIT_API __attribute__((visibility("hidden"))) extern
 #include "ratelimit.h"
+#pragma GCC visibility push(hidden)
 
 enum {
     MAX_PLACES = 16, /* limits on one request */
