@@ -153,7 +153,7 @@ static void tell(const place *p, ratelimit_result *res)
                                                 : left * p->told.tokens / p->told.per_ns);
 }
 
-/* The outcome of one limit; its delay is added to that of the request. */
+/* The outcome of one limit. The request waits for the longest delay. */
 static outcome conclude(decision *d, size_t i)
 {
     const ratelimit_result *res = &d->res[i];
@@ -165,8 +165,10 @@ static outcome conclude(decision *d, size_t i)
         return shadow ? REJECTED_DRY_RUN : REJECTED;
     if (d->req[i].op != RATELIMIT_RESERVE || !delay)
         return PASSED;
-    if (!shadow)
-        d->delay_ns = ngx_max(d->delay_ns, delay);
+    if (!shadow && delay > d->delay_ns) {
+        d->delay_ns = delay;
+        d->binding = i;
+    }
     return shadow ? DELAYED_DRY_RUN : DELAYED;
 }
 
@@ -192,5 +194,6 @@ void decide(decision *d, bool dry_run, uint64_t now)
     for (i = sizeof order / sizeof *order; i--;)
         if (seen[order[i]])
             d->outcome = order[i];
-    d->binding = ratelimit_binding(d->res, d->count);
+    if (!d->delay_ns) /* else it is the limit that the request waits for */
+        d->binding = ratelimit_binding(d->res, d->count);
 }

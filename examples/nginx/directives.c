@@ -147,13 +147,12 @@ static char *on_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *of)
 {
     main_conf *conf = of;
     ngx_str_t *word = cf->args->elts, value, scope;
-    zone *z = ngx_pcalloc(cf->pool, sizeof *z), **entry = ngx_array_push(&conf->zones);
+    zone *z = ngx_pcalloc(cf->pool, sizeof *z), **entry;
     char *answer = NGX_CONF_OK;
     ngx_uint_t i;
     (void)cmd;
-    if (!z || !entry)
+    if (!z)
         return NGX_CONF_ERROR;
-    conf->zones.nelts--; /* until it is known to be good */
     z->bits4 = 32;
     z->bits6 = 128;
     for (i = 2; i < cf->args->nelts && answer == NGX_CONF_OK; i++) {
@@ -183,11 +182,11 @@ static char *on_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *of)
     scope.len = (size_t)(ngx_sprintf(scope.data, "zone %V", &z->name) - scope.data);
     z->limit.scope = ratelimit_scope((const char *)scope.data, scope.len);
     z->shm = ngx_shared_memory_add(cf, &z->name, z->bytes, &ngx_http_ratelimit_module);
-    if (!z->shm)
+    entry = ngx_array_push(&conf->zones);
+    if (!z->shm || !entry)
         return NGX_CONF_ERROR;
     z->shm->init = zone_init;
     z->shm->data = z;
-    conf->zones.nelts++;
     *entry = z;
     return NGX_CONF_OK;
 }
@@ -358,7 +357,7 @@ static char *on_rules(ngx_conf_t *cf, ngx_command_t *cmd, void *of)
     for (i = 2; i < cf->args->nelts; i++) {
         ngx_int_t n = NGX_ERROR;
         if (is_option(&word[i], "most=", &text)) {
-            n = number(&text, 1, 100000);
+            n = number(&text, 1, 10000);
             conf->rules_most = (ngx_uint_t)n;
         } else if (is_option(&word[i], "check=", &text)) {
             n = ngx_parse_time(&text, 0);
@@ -366,8 +365,8 @@ static char *on_rules(ngx_conf_t *cf, ngx_command_t *cmd, void *of)
             conf->rules_check = (ngx_msec_t)n;
         }
         if (n == NGX_ERROR)
-            return conf_error(
-                cf, "\"%V\" is not \"most=\" (1 to 100000) or \"check=\" (10ms to 1d)", &word[i]);
+            return conf_error(cf, "\"%V\" is not \"most=\" (1 to 10000) or \"check=\" (10ms to 1d)",
+                              &word[i]);
     }
     return NGX_CONF_OK;
 }

@@ -28,8 +28,8 @@
       rule by name: rules.c), and writes a ratelimit_request. A place whose key is empty is left
       out. What is asked lies in a `decision`, in memory that lives as long as the request.
 
-   3. decide.c has all of them decided at once, all or none, by ratelimit_table_decide. This takes
-      well under a microsecond and never waits for another worker, so nothing blocks.
+   3. decide.c has all of them decided at once, all or none, by ratelimit_table_decide, in the memory
+      that the workers share. No worker waits for another one, so nothing blocks.
 
    4. The request passes: on_request returns NGX_DECLINED, and nginx goes on with the next phase.
       It is refused: on_request returns the status, and nginx answers with its page of that error.
