@@ -19,17 +19,17 @@
 
    1. When nginx reads its configuration, directives.c makes a `zone` of each ratelimit_zone and a
       `place` of each ratelimit. Both stay as they are until the next configuration. The master
-      makes the shared memory of each zone (zone.c), or goes on with what is there: in it are a table
-      of ratelimit.h and counters. Workers are children of the master and see the same memory at the
-      same addresses.
+      makes the shared memory of each zone (zone.c), or goes on with what is there: in it are a
+      table of ratelimit.h and counters. Workers are children of the master and see the same memory
+      at the same addresses.
 
    2. nginx calls on_request (request.c) in its phase "preaccess", where limit_req is, too. For each
       place of the location it evaluates the key and the cost, finds the limit (the zone's own, or a
       rule by name: rules.c), and writes a ratelimit_request. A place whose key is empty is left
       out. What is asked lies in a `decision`, in memory that lives as long as the request.
 
-   3. decide.c has all of them decided at once, all or none, by ratelimit_table_decide, in the memory
-      that the workers share. No worker waits for another one, so nothing blocks.
+   3. decide.c has all of them decided at once, all or none, by ratelimit_table_decide, in the
+      memory that the workers share. No worker waits for another one, so nothing blocks.
 
    4. The request passes: on_request returns NGX_DECLINED, and nginx goes on with the next phase.
       It is refused: on_request returns the status, and nginx answers with its page of that error.

@@ -83,7 +83,8 @@ typedef struct file_stamp { /* tells that a file was replaced */
 
 typedef struct rules_memory {
     size_t version;
-    file_stamp stamp; /* of the file that was last looked at, whether it was good or bad */
+    size_t generation; /* of the configuration whose file this is */
+    file_stamp stamp;  /* of the file that was last looked at, whether it was good or bad */
     ratelimit_rules *rules;
     unsigned char memory[1];
 } rules_memory;
@@ -99,6 +100,8 @@ typedef struct main_conf {
     file_stamp rules_stamp;
     ngx_shm_zone_t *rules_shm;
     rules_memory *rules;
+    size_t rules_generation;
+    ngx_msec_t rules_stale; /* how long the rules have been another configuration's, ms */
     ngx_event_t rules_timer;
 } main_conf;
 

@@ -162,6 +162,7 @@ ngx_int_t rules_init(ngx_shm_zone_t *shm, void *before)
         return NGX_ERROR;
     }
     memory->stamp = conf->rules_stamp;
+    conf->rules_generation = ++memory->generation;
     return NGX_OK;
 }
 
@@ -198,21 +199,34 @@ static void replace(main_conf *conf, ngx_log_t *log)
         ngx_free(text.data);
 }
 
+/* Whether the rules are those of another configuration, so that this worker leaves them alone.
+   Usually a new one was loaded, and this worker is about to end. If it goes on for seconds, nginx
+   has given that configuration up after all: then this worker's file counts again. */
+static bool is_stale(main_conf *conf)
+{
+    const ngx_msec_t patience = 5000;
+    if (conf->rules->generation == conf->rules_generation)
+        conf->rules_stale = 0;
+    else
+        conf->rules_stale += conf->rules_check;
+    return conf->rules_stale != 0 && conf->rules_stale < patience;
+}
+
 static void on_timer(ngx_event_t *event)
 {
     main_conf *conf = event->data;
     ngx_slab_pool_t *pool = (ngx_slab_pool_t *)(void *)conf->rules_shm->shm.addr;
     ngx_file_info_t info;
     file_stamp stamp;
-    /* A worker of the last configuration, which still has requests to finish, leaves the rules to
-       those of the new one. */
-    if (ngx_exiting || ngx_terminate || ngx_quit)
+    if (ngx_exiting)
         return;
     ngx_memzero(&stamp, sizeof stamp);
     if (ngx_file_info(conf->rules_file.data, &info) != NGX_FILE_ERROR)
         stamp = stamp_of(&info);
-    if (!same_stamp(&stamp, &conf->rules->stamp) && ngx_shmtx_trylock(&pool->mutex)) {
+    if (!is_stale(conf) && !same_stamp(&stamp, &conf->rules->stamp) &&
+        ngx_shmtx_trylock(&pool->mutex)) {
         replace(conf, event->log);
+        conf->rules->generation = conf->rules_generation;
         ngx_shmtx_unlock(&pool->mutex);
     }
     ngx_add_timer(event, conf->rules_check);

@@ -251,6 +251,24 @@ run = subprocess.run(["curl", "-s", "-w", "%{http_code} ",
 equal("on one connection, too", run.stdout, "200 200 200 ")
 nginx.end()
 
+# Bodies, upstreams and requests that are sent ahead wait, too.
+nginx = Nginx("ratelimit_zone $arg_k zone=r:1m rate=5r/s; client_max_body_size 8m;", "location /a { ratelimit zone=r burst=4; }"
+              "location /up { ratelimit zone=r burst=4; proxy_pass http://$server_addr:$server_port/sink; }"
+              "location /sink { client_max_body_size 8m; return 200 $content_length; }").start("a")
+with open(nginx.path("large"), "wb") as file:
+    file.write(bytes(3000000))
+run = subprocess.run(["curl", "-s", "--parallel", "--parallel-immediate", "-w", "%{http_code} ", "--data-binary", "@" + nginx.path("large"),
+                      *("-o", "/dev/null", f"http://127.0.0.1:{nginx.port}/up?k=1") * 6], text=True, capture_output=True)
+equal("large bodies to an upstream wait", sorted(run.stdout.split()), ["200"] * 5 + ["429"])
+with socket.create_connection(("127.0.0.1", nginx.port)) as s:
+    s.sendall(b"GET /a?k=2 HTTP/1.1\r\nHost: x\r\n\r\n" * 4 + b"GET /a?k=2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    begin, got = time.monotonic(), b""
+    while more := s.recv(65536):
+        got += more
+check("requests that are sent ahead on a connection wait one after the other",
+      got.count(b"HTTP/1.1 200") == 5 and time.monotonic() - begin > 0.7, (got.count(b"HTTP/1.1 200"), time.monotonic() - begin))
+nginx.end()
+
 nginx = Nginx("ratelimit_zone $arg_k zone=r:1m rate=5r/s;", "location / { ratelimit zone=r burst=4; }", listen="http2")
 nginx.start("a")
 run = subprocess.run(["curl", "-s", "--http2-prior-knowledge", "--parallel", "--parallel-immediate", "-w", "%{http_code} ",
@@ -356,6 +374,41 @@ equal("metrics count by zone, rule and outcome",
                     ("default", "PASSED"), ("default", "REJECTED"))], [10, 4, 4, 4, 1, 1])
 equal("of the keys, too", samples.get('ratelimit_table_keys{zone="z"}'), 7)
 nginx.end()
+
+# A reload names another file while a worker of the old configuration still has a request that waits: that worker leaves
+# the rules alone, and its request is answered.
+RULED = ("location /login { ratelimit zone=z rule=login; } location /slow { ratelimit zone=slow burst=1; }"
+         "location /metrics { ratelimit_metrics; }")
+TOP = "ratelimit_zone $arg_k zone=z:1m; ratelimit_zone $arg_k zone=slow:1m rate=20r/m; ratelimit_rules %s check=20ms;"
+nginx = Nginx(TOP % "rules", RULED, workers=1)
+nginx.file("rules", "login 2/d\n")
+nginx.file("rules2", "login 3/d\n")
+nginx.start("login", "slow")
+nginx.status("/slow?k=1")
+late = []
+thread = threading.Thread(target=lambda: late.append(nginx.status("/slow?k=1")))
+thread.start()
+check("a request waits", wait_until(lambda: 'ratelimit_requests_total{zone="slow",rule="",outcome="DELAYED"}' in nginx.metrics()))
+nginx.write(TOP % "rules2", RULED)
+nginx.child.send_signal(signal.SIGHUP)
+check("old and new workers are there", wait_until(lambda: len(nginx.workers()) == 2 and "shutting down" in nginx.log()))
+nginx.file("rules", "login 9/d\n")
+time.sleep(0.5)
+equal("the new file counts", (nginx.statuses("/login?k=a", 4), "is loaded" in nginx.log()), ([200, 200, 200, 429], False))
+thread.join()
+equal("the request that waited is answered", late, [200])
+check("then its worker ends", wait_until(lambda: len(nginx.workers()) == 1))
+
+# A reload that fails after its rules are loaded: the workers that stay load theirs again.
+with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    nginx.write(TOP % "rules", RULED + f"listen 127.0.0.1:{taken.getsockname()[1]};")
+    nginx.child.send_signal(signal.SIGHUP)
+    check("a reload fails", wait_until(lambda: "still could not bind()" in nginx.log(), 60))
+    check("the rules of the old configuration are back", wait_until(lambda: "is loaded" in nginx.log(), 60))
+equal("they count", nginx.statuses("/login?k=b", 4), [200, 200, 200, 429])
+nginx.end(complaints=6)
 
 # ---- costs, and what is known only afterwards
 
