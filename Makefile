@@ -22,13 +22,13 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \
-           chromium fonts-dejavu-core nginx haproxy caddy zlib1g-dev
+           chromium fonts-dejavu-core nginx nginx-dev valgrind haproxy caddy zlib1g-dev
 NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible ioredis
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo deps test check one examples bench bench-redis bench-replay flood size fmt fmt-check \
-        check-checks check-docs check-fuzz portability check-redis clean bench-server
+        check-checks check-docs check-fuzz portability check-redis clean bench-server bench-nginx
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
@@ -110,6 +110,9 @@ bench-redis: ## what decisions cost on Redis, beside a script that only returns 
 
 bench-server: ## decisions a second of examples/server, beside a Redis that runs the take script
 	@sh tests/bench/server.sh $(BUILD)
+
+bench-nginx: ## the nginx module beside limit_req: requests a second, memory of a key, a flood of keys
+	@python3 tests/nginx/bench.py $(BUILD)
 
 flood: $(BUILD)/flood ## what a flood of new keys does under each policy
 	@$(BUILD)/flood
