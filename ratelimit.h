@@ -4377,6 +4377,8 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
     }
     if (!done && !room)
         ratelimit_priv_bump(&t->refused, 1);
+    if (!done) /* a try that came too late may have left what is another's permit now */
+        memset(out, 0, sizeof *out);
     RATELIMIT_PRIV_LEAVE();
     return done;
 }
