@@ -2985,10 +2985,10 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_shared_quick(ratelimit_bucket *
     uint64_t rest, old, full, debt, cost;
     if (!b || !l)
         return ratelimit_priv_shared_slow(b, l, n, now, out);
+    old = ratelimit_priv_load64(&b->full_ns); /* before rest, as in a table */
     rest = ratelimit_priv_load64(&b->rest);
     if (!ratelimit_priv_quick(l, n, rest))
         return ratelimit_priv_shared_slow(b, l, n, now, out);
-    old = ratelimit_priv_load64(&b->full_ns);
     full = (old - now) >> 63 ? now : old;
     cost = n * l->interval_ns;
     debt = full + cost - now;
@@ -3042,10 +3042,14 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
    The protocol. Everybody changes full_ns by a compare-and-swap from the value that the decision
    was based on, with or without a lock. So no charge is ever overwritten.
 
-   1. A quick take reads lock, tag, rest and full_ns; computes; swaps full_ns; reads the lock again.
-      If the lock is unchanged, the take is done. If not, it reads tag and rest again: if either is
-      another now, the take starts over, and what it charged stays charged. It is not given back,
-      for the place may have changed hands once more, and a third key would be handed a token.
+   1. A quick take reads lock, tag, full_ns and rest; computes; swaps full_ns; reads the lock again.
+      If the lock is unchanged, the take is done. If not, it waits until the lock is free, and reads
+      tag and rest again: if either is another now, the take starts over, and what it charged stays
+      charged. It is not given back, for the place may have changed hands once more, and a third key
+      would be handed a token. It reads full_ns before rest: who frees a bucket changes rest first.
+      So either rest is another already, or the swap finds another full_ns. (The other way round a
+      take could charge a place that is free, and find it made for the same key when it looks again:
+      by one who did not count that charge.)
    2. Every other change is made by one commit, which holds the lock of the line. The lock is taken
       by the swap that proves that no other commit came since the line was read. The commit swaps
       full_ns from what was read, then rest, then the tag. If a swap fails (a quick take came
@@ -3648,6 +3652,8 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_again(ratelimit_table *t
 {
     ratelimit_priv_line *line = (ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63);
     uint64_t debt = ratelimit_priv_ahead(ratelimit_priv_load64(&b->full_ns), now);
+    while (ratelimit_priv_odd(&line->lock, ratelimit_priv_load32(&line->lock)))
+        ; /* rest and tag may follow full_ns */
     if (ratelimit_priv_load32(&line->tag[b - line->bucket]) != ratelimit_priv_tag(place) ||
         (ratelimit_priv_load64(&b->rest) ^ rest) << 6)
         return ratelimit_priv_table_slow(t, place, l, n, now, out);
@@ -3676,11 +3682,12 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_line(ratelimit_table *t, u
                                                            uint32_t found)
 {
     ratelimit_bucket *b = (ratelimit_bucket *)(void *)line + ratelimit_priv_lowest(found);
-    uint64_t rest = ratelimit_priv_load64(&b->rest), old, full, debt;
+    const uint64_t old = ratelimit_priv_load64(&b->full_ns); /* before rest, see rule 1 */
+    const uint64_t rest = ratelimit_priv_load64(&b->rest);
+    uint64_t full, debt;
     if (!RATELIMIT_PRIV_LIKELY(n - 1 < l->quick) ||
         !RATELIMIT_PRIV_LIKELY(!((rest ^ l->state) << 6 | (word & 1))))
         return ratelimit_priv_table_slow(t, place, l, n, now, out);
-    old = ratelimit_priv_load64(&b->full_ns);
     full = ((old - now) >> 63 ? now : old) + n * l->interval_ns;
     debt = full - now;
     if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
