@@ -1774,11 +1774,14 @@ static inline void ratelimit_priv_relax(void)
 }
 
 #  if RATELIMIT_PRIV_CAN
+#    ifndef RATELIMIT_PRIV_SPINS /* tests/interleavings.h needs only one */
+#      define RATELIMIT_PRIV_SPINS 1000
+#    endif
 /* One step of a wait; true when the lock may be taken over. *turns starts at 0 for each value of
  * the lock. */
 static bool ratelimit_priv_wait_turn(uint32_t *turns)
 {
-    if ((*turns)++ < 1000) {
+    if ((*turns)++ < RATELIMIT_PRIV_SPINS) {
         ratelimit_priv_relax();
         return false;
     }
@@ -1790,7 +1793,7 @@ static bool ratelimit_priv_wait_turn(uint32_t *turns)
     *turns = 1;
     ratelimit_priv_relax();
 #    endif
-    return *turns > 1000 + RATELIMIT_TAKEOVER_MS;
+    return *turns > RATELIMIT_PRIV_SPINS + RATELIMIT_TAKEOVER_MS;
 }
 
 /* Returns when the lock no longer has this odd word: its holder is done, or we freed it. */
