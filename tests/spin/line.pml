@@ -158,7 +158,7 @@ inline store_free()
             /* who is killed here has lost what was charged */
             MAY_DIE;
             if
-            :: atomic { lock == word + 1 && rest[slot] == 0 && MISTAKE != 2 -> rest[slot] = old_rest }
+            :: atomic { lock == word + 1 && rest[slot] == 0 && MISTAKE != 2 && MISTAKE != 6 -> rest[slot] = old_rest }
             :: else
             fi
         fi
@@ -269,10 +269,6 @@ proctype take(byte key)
         :: atomic { rest[slot] == 1 -> told[key]++; goto end }
         :: else
         fi
-    fi;
-    if
-    :: MISTAKE == 6 && debt(full_ns[slot]) > 0 -> full_ns[slot] = full_ns[slot] - 1 /* given back */
-    :: else
     fi;
 
 general:
