@@ -41,17 +41,17 @@ typedef struct step {
     step_kind kind;
     uint32_t at, bytes; /* in the arena */
     uint64_t old, value;
-} step;
+} shared_step;
 
 typedef struct search_thread {
     void (*body)(unsigned id);
-    step next;                            /* what it wants to do; STEP_NONE: its body is done */
-    unsigned steps;                       /* done so far */
-    uint64_t result[MOST_STEPS];          /* what each of them gave */
-    step done[MOST_STEPS];
-    uint64_t mix[MOST_STEPS + 1][2];      /* a hash of the first so many results */
-    bool dead;                            /* killed: it does nothing any more */
-    bool wrote;                           /* since the start */
+    shared_step next;            /* what it wants to do; STEP_NONE: its body is done */
+    unsigned steps;              /* done so far */
+    uint64_t result[MOST_STEPS]; /* what each of them gave */
+    shared_step done[MOST_STEPS];
+    uint64_t mix[MOST_STEPS + 1][2]; /* a hash of the first so many results */
+    bool dead;                       /* killed: it does nothing any more */
+    bool wrote;                      /* since the start */
 } search_thread;
 
 static struct {
@@ -64,20 +64,20 @@ static struct {
     unsigned killed, stolen;                /* ... and so many were done; stolen: from the living */
     unsigned bound; /* 0: none; else so many times less one a thread may be preempted: another steps
                        though this one could go on */
-    unsigned preempted, last; /* so many times; 1 + who stepped last */
-    uint64_t stuck;                         /* states in which all wait for each other */
-    uint64_t orphans;                       /* locks that are held by nobody */
-    uint64_t states, steps, ends, most;     /* counted; most: stop there, 0: never */
-    void (*end)(void);                      /* called at each end */
+    unsigned preempted, last;                 /* so many times; 1 + who stepped last */
+    uint64_t stuck;                           /* states in which all wait for each other */
+    uint64_t orphans;                         /* locks that are held by nobody */
+    uint64_t states, steps, ends, most;       /* counted; most: stop there, 0: never */
+    void (*end)(void);                        /* called at each end */
     unsigned path[MOST_THREADS * MOST_STEPS]; /* who did each step on this way */
     unsigned depth;
 } search;
 
 /* What the running body is doing. */
 static struct {
-    bool on;         /* a body is running; else all accesses are plain */
-    bool step;       /* it may do one new step */
-    unsigned id, at; /* the thread, and how many of its results were repeated */
+    bool on;                      /* a body is running; else all accesses are plain */
+    bool step;                    /* it may do one new step */
+    unsigned id, at;              /* the thread, and how many of its results were repeated */
     uint32_t held_at, held_bytes; /* the last lock it saw held: what it waits for if it sleeps */
     uint64_t held_value;
     jmp_buf leave;
@@ -216,7 +216,7 @@ static bool search_swap(void *p, size_t bytes, uint64_t old, uint64_t value)
 }
 
 /* Counters that no decision reads. */
-static void search_add(uint64_t *p, uint64_t value)
+static inline void search_add(uint64_t *p, uint64_t value)
 {
     if (!run.on)
         *p += value;
@@ -229,13 +229,13 @@ static void search_sleep(void)
     (void)search_step(STEP_SLEEP, arena.byte + run.held_at, run.held_bytes, run.held_value, 0);
 }
 
-#define RATELIMIT_PRIV_SPINS     1
-#define RATELIMIT_TAKEOVER_MS    1 /* a waiter sleeps twice */
-#define RATELIMIT_SLEEP_MS(ms)   search_sleep()
-#define RATELIMIT_MAX_ALL        3
-#define RATELIMIT_PRIV_NO_VECTOR /* each word is read on its own */
+#define RATELIMIT_PRIV_SPINS              1
+#define RATELIMIT_TAKEOVER_MS             1 /* a waiter sleeps twice */
+#define RATELIMIT_SLEEP_MS(ms)            search_sleep()
+#define RATELIMIT_MAX_ALL                 3
+#define RATELIMIT_PRIV_NO_VECTOR          /* each word is read on its own */
 /* + makes a value of the type without qualifiers */
-#define __atomic_load_n(p, order) ((__typeof__(+*(p)))search_load(p, sizeof *(p)))
+#define __atomic_load_n(p, order)         ((__typeof__(+*(p)))search_load(p, sizeof *(p)))
 #define __atomic_store_n(p, value, order) search_store(p, sizeof *(p), value)
 #define __atomic_compare_exchange_n(p, old, value, weak, order, other)                             \
   search_swap(p, sizeof *(p), *(old), value)
@@ -338,7 +338,7 @@ static double search_from(void);
 static double search_choose(unsigned id)
 {
     search_thread *t = &search.thread[id];
-    const step next = t->next;
+    const shared_step next = t->next;
     const bool wrote = t->wrote;
     const unsigned stolen = search.stolen, owner = search.owner[next.at / 4];
     const unsigned preempted = search.preempted, last = search.last;

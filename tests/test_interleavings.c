@@ -149,10 +149,10 @@ static void shared(const op *o, ratelimit_op what, uint64_t now, ratelimit_resul
 
 static void act_out(const op *o, unsigned id, answer *a)
 {
-    static const ratelimit_op ops[] = {
-        RATELIMIT_TAKE,   RATELIMIT_TAKE,   RATELIMIT_TAKE,   RATELIMIT_TAKE_UP_TO, RATELIMIT_PEEK,
-        RATELIMIT_RESERVE, RATELIMIT_CHARGE, RATELIMIT_REFUND, RATELIMIT_CANCEL,     RATELIMIT_BLOCK,
-        RATELIMIT_RESET};
+    static const ratelimit_op ops[] = {RATELIMIT_TAKE,       RATELIMIT_TAKE,   RATELIMIT_TAKE,
+                                       RATELIMIT_TAKE_UP_TO, RATELIMIT_PEEK,   RATELIMIT_RESERVE,
+                                       RATELIMIT_CHARGE,     RATELIMIT_REFUND, RATELIMIT_CANCEL,
+                                       RATELIMIT_BLOCK,      RATELIMIT_RESET};
     const uint64_t now = NOW + o->after;
     ratelimit_result r;
     memset(&r, 0, sizeof r);
@@ -340,10 +340,10 @@ static void judge_table(const scenario *s)
             fault("a lock is held");
         for (slot = 0; slot < 3; slot++)
             for (k = 0; k < KEYS; k++)
-                there[k] += line[i].tag[slot] ==
-                            ratelimit_priv_tag(ratelimit_priv_place(
-                                ratelimit_table_hash(table, &keys[k], sizeof keys[k]),
-                                limits[0].scope));
+                there[k] +=
+                    line[i].tag[slot] ==
+                    ratelimit_priv_tag(ratelimit_priv_place(
+                        ratelimit_table_hash(table, &keys[k], sizeof keys[k]), limits[0].scope));
     }
     for (k = 0; k < KEYS; k++)
         if (there[k] > 1 + search.stolen)
@@ -456,9 +456,9 @@ static void start(const scenario *s)
           RATELIMIT_OK);
     for (i = 0; i < KEYS; i++) { /* keys that want the same line */
         keys[i] = i ? keys[i - 1] + 1 : 1;
-        while (ratelimit_priv_home(table, ratelimit_priv_place(ratelimit_table_hash(
-                                              table, &keys[i], sizeof keys[i]),
-                                          limits[0].scope)) != ratelimit_priv_lines(table) + 2)
+        while (ratelimit_priv_home(table, ratelimit_priv_place(
+                                              ratelimit_table_hash(table, &keys[i], sizeof keys[i]),
+                                              limits[0].scope)) != ratelimit_priv_lines(table) + 2)
             keys[i]++;
     }
     memset(permits, 0, sizeof permits);
@@ -513,8 +513,8 @@ static void explore(const scenario *s, const char *how, unsigned kills, unsigned
     CHECK_U64(search.orphans, 0);
     printf("%-41s %-10s %c%8" PRIu64 " states %9.3g orders %7" PRIu64 " ends, %" PRIu64
            " over, %" PRIu64 " under, %" PRIu64 " inexact%s%s\n",
-           s->name, how, bound ? '<' : ' ', search.states, orders, search.ends, judge.over, judge.under, judge.inexact,
-           judge.fault ? ": " : "", judge.fault ? judge.fault : "");
+           s->name, how, bound ? '<' : ' ', search.states, orders, search.ends, judge.over,
+           judge.under, judge.inexact, judge.fault ? ": " : "", judge.fault ? judge.fault : "");
 }
 
 static void explore_all(const scenario *s, size_t count)
@@ -539,40 +539,90 @@ static void explore_all(const scenario *s, size_t count)
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-#define OP(what, key)                   {what, key, 1, 0, 0, 0}
-#define OP_N(what, key, n)              {what, key, n, 0, 0, 0}
-#define OP_LIMIT(what, key, n, limit)   {what, key, n, limit, 0, 0}
-#define OP_AFTER(what, key, n, after)   {what, key, n, 0, 0, after}
-#define OP_ALL(key, key2)               {ALL, key, 1, 0, key2, 0}
-#define OP_ALL_LIMIT(key, key2, limit)  {ALL, key, 1, limit, key2, 0}
-#define LATER                           (2 * SEC)
+#define OP(what, key)                                                                              \
+  {                                                                                                \
+    what, key, 1, 0, 0, 0                                                                          \
+  }
+#define OP_N(what, key, n)                                                                         \
+  {                                                                                                \
+    what, key, n, 0, 0, 0                                                                          \
+  }
+#define OP_LIMIT(what, key, n, limit)                                                              \
+  {                                                                                                \
+    what, key, n, limit, 0, 0                                                                      \
+  }
+#define OP_AFTER(what, key, n, after)                                                              \
+  {                                                                                                \
+    what, key, n, 0, 0, after                                                                      \
+  }
+#define OP_ALL(key, key2)                                                                          \
+  {                                                                                                \
+    ALL, key, 1, 0, key2, 0                                                                        \
+  }
+#define OP_ALL_LIMIT(key, key2, limit)                                                             \
+  {                                                                                                \
+    ALL, key, 1, limit, key2, 0                                                                    \
+  }
+#define LATER (2 * SEC)
 
 static void takes_of_a_known_key(void)
 {
     static const scenario list[] = {
-        {"take, take", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
-         {{OP(TAKE, A)}, {OP(TAKE, A)}}},
-        {"take, take, take of two", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 2)},
+        {"take, take", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)}, {{OP(TAKE, A)}, {OP(TAKE, A)}}},
+        {"take, take, take of two",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 2)},
          {{OP(TAKE, A)}, {OP(TAKE, A)}, {OP(TAKE, A)}}},
-        {"take, take by the general way", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"take, take by the general way",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP(TAKE, A)}, {OP(TAKE_GENERAL, A)}}},
-        {"take, take up to", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"take, take up to",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP(TAKE, A)}, {OP_N(UP_TO, A, 4)}}},
-        {"take, refund", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"take, refund",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP_N(TAKE, A, 2)}, {OP(REFUND, A)}}},
-        {"take, refund, take", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 4)},
+        {"take, refund, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 4)},
          {{OP(TAKE, A)}, {OP(REFUND, A)}, {OP(TAKE, A)}}},
-        {"take, charge", EXACT | DEBT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"take, charge",
+         EXACT | DEBT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP(TAKE, A)}, {OP_N(CHARGE, A, 2)}}},
-        {"take, reserve", EXACT | DEBT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"take, reserve",
+         EXACT | DEBT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP(TAKE, A)}, {OP_N(RESERVE, A, 2)}}},
-        {"take, peek", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"take, peek",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP(TAKE, A), OP(TAKE, A)}, {OP(PEEK, A), OP(PEEK, A)}}},
-        {"with a fraction: take, take", EXACT, RATELIMIT_EVICT, {OP_LIMIT(TAKE, A, 3, 3)},
+        {"with a fraction: take, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_LIMIT(TAKE, A, 3, 3)},
          {{OP_LIMIT(TAKE, A, 1, 3)}, {OP_LIMIT(TAKE, A, 1, 3)}}},
-        {"with a fraction: take, refund", EXACT, RATELIMIT_EVICT, {OP_LIMIT(TAKE, A, 3, 3)},
+        {"with a fraction: take, refund",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_LIMIT(TAKE, A, 3, 3)},
          {{OP_LIMIT(TAKE, A, 2, 3)}, {OP_LIMIT(REFUND, A, 1, 3)}}},
-        {"take, take later", 0, RATELIMIT_EVICT, {OP_N(TAKE, A, 4)},
+        {"take, take later",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 4)},
          {{OP_AFTER(TAKE, A, 1, SEC)}, {OP_AFTER(TAKE, A, 2, LATER)}, {OP(TAKE, A)}}},
     };
     EXPLORE(list);
@@ -581,15 +631,30 @@ static void takes_of_a_known_key(void)
 static void limits_that_change(void)
 {
     static const scenario list[] = {
-        {"take, take under a slower limit", 0, RATELIMIT_EVICT, {OP_N(TAKE, A, 2)},
+        {"take, take under a slower limit",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 2)},
          {{OP(TAKE, A)}, {OP_LIMIT(TAKE, A, 1, 1)}}},
-        {"take, take under a faster limit", 0, RATELIMIT_EVICT, {OP_N(TAKE, A, 2)},
+        {"take, take under a faster limit",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 2)},
          {{OP(TAKE, A)}, {OP_LIMIT(TAKE, A, 1, 2)}}},
-        {"takes under three limits", 0, RATELIMIT_EVICT, {OP_N(TAKE, A, 2)},
+        {"takes under three limits",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 2)},
          {{OP(TAKE, A)}, {OP_LIMIT(TAKE, A, 1, 1)}, {OP_LIMIT(TAKE, A, 1, 2)}}},
-        {"take, take, a slower limit is refused", 0, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"take, take, a slower limit is refused",
+         0,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP(TAKE, A)}, {OP(TAKE, A)}, {OP_LIMIT(TAKE, A, 4, 1)}}},
-        {"a faster limit, refund", 0, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"a faster limit, refund",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP_LIMIT(TAKE, A, 1, 2)}, {OP(REFUND, A)}}},
     };
     EXPLORE(list);
@@ -598,17 +663,35 @@ static void limits_that_change(void)
 static void keys_that_are_new(void)
 {
     static const scenario list[] = {
-        {"new, the same new", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"new, the same new",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, B, 3)}}},
-        {"new, the same new twice", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"new, the same new twice",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 2)}, {OP_N(TAKE, B, 2)}, {OP_N(TAKE, B, 2)}}},
-        {"new, another new in the same line", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"new, another new in the same line",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, C, 3)}}},
-        {"two programs of new and take", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"two programs of new and take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3), OP(TAKE, A)}, {OP(TAKE, A), OP_N(TAKE, B, 3)}}},
-        {"new, another new, take", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"new, another new, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, C, 3)}, {OP(TAKE, A)}}},
-        {"a place that is full again: new, take", 0, RATELIMIT_REFUSE, {OP(TAKE, A)},
+        {"a place that is full again: new, take",
+         0,
+         RATELIMIT_REFUSE,
+         {OP(TAKE, A)},
          {{OP_AFTER(TAKE, B, 3, LATER)}, {OP_AFTER(TAKE, A, 3, LATER)}}},
     };
     EXPLORE(list);
@@ -617,23 +700,50 @@ static void keys_that_are_new(void)
 static void a_block_that_is_full(void)
 {
     static const scenario list[] = {
-        {"refuse, one place: new, another new", FULL | ROOM, RATELIMIT_REFUSE, {OP(TAKE, A)},
+        {"refuse, one place: new, another new",
+         FULL | ROOM,
+         RATELIMIT_REFUSE,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, C, 3)}}},
-        {"refuse, one place: new, same new, other", FULL | ROOM, RATELIMIT_REFUSE, {OP(TAKE, A)},
+        {"refuse, one place: new, same new, other",
+         FULL | ROOM,
+         RATELIMIT_REFUSE,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, B, 3)}, {OP_N(TAKE, C, 3)}}},
-        {"evict: new, take of its victim", FORGETS | CROWD, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"evict: new, take of its victim",
+         FORGETS | CROWD,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3)}, {OP(TAKE, A)}}},
-        {"evict: new, same new", FORGETS | CROWD, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"evict: new, same new",
+         FORGETS | CROWD,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, B, 3)}}},
-        {"evict last seen: new, take", FORGETS | CROWD, RATELIMIT_EVICT_LAST_SEEN, {OP(TAKE, A)},
+        {"evict last seen: new, take",
+         FORGETS | CROWD,
+         RATELIMIT_EVICT_LAST_SEEN,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 3)}, {OP(TAKE, A)}}},
-        {"inherit: new, take of its victim", FULL | CROWD, RATELIMIT_INHERIT, {OP(TAKE, A)},
+        {"inherit: new, take of its victim",
+         FULL | CROWD,
+         RATELIMIT_INHERIT,
+         {OP(TAKE, A)},
          {{OP(TAKE, B)}, {OP(TAKE, A)}}},
-        {"inherit: new, same new", FULL | CROWD, RATELIMIT_INHERIT, {OP(TAKE, A)},
+        {"inherit: new, same new",
+         FULL | CROWD,
+         RATELIMIT_INHERIT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 2)}, {OP_N(TAKE, B, 2)}}},
-        {"inherit: new, another new", FULL | CROWD, RATELIMIT_INHERIT, {OP(TAKE, A)},
+        {"inherit: new, another new",
+         FULL | CROWD,
+         RATELIMIT_INHERIT,
+         {OP(TAKE, A)},
          {{OP_N(TAKE, B, 2)}, {OP_N(TAKE, C, 2)}}},
-        {"inherit: new, another new, victim", FULL | CROWD, RATELIMIT_INHERIT, {OP(TAKE, A)},
+        {"inherit: new, another new, victim",
+         FULL | CROWD,
+         RATELIMIT_INHERIT,
+         {OP(TAKE, A)},
          {{OP(TAKE, B)}, {OP_N(TAKE, C, 2)}, {OP(TAKE, A)}}},
     };
     EXPLORE(list);
@@ -643,16 +753,31 @@ static void blocks_and_resets(void)
 {
     static const scenario list[] = {
         {"block, take", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)}, {{OP(BLOCK, A)}, {OP(TAKE, A)}}},
-        {"block, take, refund", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 2)},
+        {"block, take, refund",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 2)},
          {{OP(BLOCK, A)}, {OP(TAKE, A)}, {OP(REFUND, A)}}},
-        {"block of a new key, take", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"block of a new key, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP(BLOCK, B)}, {OP(TAKE, B)}}},
-        {"block, slower limit", 0, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"block, slower limit",
+         0,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP(BLOCK, A)}, {OP_LIMIT(TAKE, A, 1, 1)}}},
         {"block, reset", EXACT, RATELIMIT_EVICT, {OP(TAKE, A)}, {{OP(BLOCK, A)}, {OP(RESET, A)}}},
-        {"reset, take", 0, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"reset, take",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP(RESET, A)}, {OP(TAKE, A), OP(TAKE, A)}}},
-        {"reset, take, new", 0, RATELIMIT_REFUSE, {OP_N(TAKE, A, 3)},
+        {"reset, take, new",
+         0,
+         RATELIMIT_REFUSE,
+         {OP_N(TAKE, A, 3)},
          {{OP(RESET, A)}, {OP(TAKE, A)}, {OP_N(TAKE, B, 3)}}},
     };
     EXPLORE(list);
@@ -661,20 +786,41 @@ static void blocks_and_resets(void)
 static void sweeps(void)
 {
     static const scenario list[] = {
-        {"sweep, take", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"sweep, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP(SWEEP, A)}, {OP_N(TAKE, A, 1)}}},
-        {"sweep of what is full, take", LOSES, RATELIMIT_EVICT, {OP(TAKE, A)},
+        {"sweep of what is full, take",
+         LOSES,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
          {{OP_AFTER(SWEEP, A, 1, LATER)}, {OP_AFTER(TAKE, A, 3, LATER)}}},
-        {"sweep of what is full, take, take", LOSES, RATELIMIT_EVICT, {OP(TAKE, A)},
-         {{OP_AFTER(SWEEP, A, 1, LATER)}, {OP_AFTER(TAKE, A, 3, LATER)},
+        {"sweep of what is full, take, take",
+         LOSES,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A)},
+         {{OP_AFTER(SWEEP, A, 1, LATER)},
+          {OP_AFTER(TAKE, A, 3, LATER)},
           {OP_AFTER(TAKE, A, 3, LATER)}}},
-        {"sweep of what is full, new, take", LOSES, RATELIMIT_REFUSE, {OP(TAKE, A)},
-         {{OP_AFTER(SWEEP, A, 1, LATER)}, {OP_AFTER(TAKE, B, 3, LATER)},
+        {"sweep of what is full, new, take",
+         LOSES,
+         RATELIMIT_REFUSE,
+         {OP(TAKE, A)},
+         {{OP_AFTER(SWEEP, A, 1, LATER)},
+          {OP_AFTER(TAKE, B, 3, LATER)},
           {OP_AFTER(TAKE, A, 3, LATER)}}},
-        {"sweep of what is idle, take", FORGETS, RATELIMIT_EVICT, {OP_N(TAKE, A, 4)},
+        {"sweep of what is idle, take",
+         FORGETS,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 4)},
          {{OP_AFTER(SWEEP_IDLE, A, 1, LATER)}, {OP_AFTER(TAKE, A, 1, LATER)}}},
-        {"two sweeps, take", LOSES, RATELIMIT_EVICT, {OP(TAKE, A), OP(TAKE, B)},
-         {{OP_AFTER(SWEEP, A, 1, LATER)}, {OP_AFTER(SWEEP, A, 1, LATER)},
+        {"two sweeps, take",
+         LOSES,
+         RATELIMIT_EVICT,
+         {OP(TAKE, A), OP(TAKE, B)},
+         {{OP_AFTER(SWEEP, A, 1, LATER)},
+          {OP_AFTER(SWEEP, A, 1, LATER)},
           {OP_AFTER(TAKE, A, 3, LATER)}}},
     };
     EXPLORE(list);
@@ -683,21 +829,45 @@ static void sweeps(void)
 static void all_or_none(void)
 {
     static const scenario list[] = {
-        {"all of A B, take A", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)},
+        {"all of A B, take A",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)},
          {{OP_ALL(A, B)}, {OP(TAKE, A)}}},
-        {"all of A B, all of B A", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)},
+        {"all of A B, all of B A",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)},
          {{OP_ALL(A, B)}, {OP_ALL(B, A)}}},
-        {"all of A B, take A, take B", EXACT, RATELIMIT_EVICT,
-         {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)}, {{OP_ALL(A, B)}, {OP(TAKE, A)}, {OP(TAKE, B)}}},
-        {"all of A B, refund of A", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 4), OP_N(TAKE, B, 3)},
+        {"all of A B, take A, take B",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)},
+         {{OP_ALL(A, B)}, {OP(TAKE, A)}, {OP(TAKE, B)}}},
+        {"all of A B, refund of A",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 4), OP_N(TAKE, B, 3)},
          {{OP_ALL(A, B)}, {OP(REFUND, A)}}},
-        {"all of a known and a new key, take", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"all of a known and a new key, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP_ALL(A, B)}, {OP_N(TAKE, B, 4)}}},
-        {"all of two new keys, new", EXACT, RATELIMIT_EVICT, {OP_N(TAKE, A, 3)},
+        {"all of two new keys, new",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3)},
          {{OP_ALL(B, C)}, {OP_N(TAKE, C, 4)}}},
-        {"all under a faster limit, take", 0, RATELIMIT_EVICT,
-         {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)}, {{OP_ALL_LIMIT(A, B, 2)}, {OP(TAKE, B)}}},
-        {"inherit: all of two new keys, victim", FULL | CROWD, RATELIMIT_INHERIT, {OP(TAKE, A)},
+        {"all under a faster limit, take",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)},
+         {{OP_ALL_LIMIT(A, B, 2)}, {OP(TAKE, B)}}},
+        {"inherit: all of two new keys, victim",
+         FULL | CROWD,
+         RATELIMIT_INHERIT,
+         {OP(TAKE, A)},
          {{OP_ALL(B, C)}, {OP(TAKE, A)}}},
     };
     EXPLORE(list);
@@ -706,21 +876,45 @@ static void all_or_none(void)
 static void permits_of_a_key(void)
 {
     static const scenario list[] = {
-        {"acquire, acquire of one", EXACT, RATELIMIT_EVICT, {OP(END, A)},
+        {"acquire, acquire of one",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(END, A)},
          {{OP_N(ACQUIRE, A, 1)}, {OP_N(ACQUIRE, A, 1)}}},
-        {"three acquire two", EXACT, RATELIMIT_EVICT, {OP(END, A)},
+        {"three acquire two",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(END, A)},
          {{OP_N(ACQUIRE, A, 2)}, {OP_N(ACQUIRE, A, 2)}, {OP_N(ACQUIRE, A, 2)}}},
-        {"acquire and release, acquire", EXACT, RATELIMIT_EVICT, {OP(END, A)},
+        {"acquire and release, acquire",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(END, A)},
          {{OP_N(ACQUIRE, A, 1), OP(RELEASE, A)}, {OP_N(ACQUIRE, A, 1)}}},
-        {"one permit is released twice, acquire", EXACT, RATELIMIT_EVICT, {OP_N(ACQUIRE, A, 1)},
+        {"one permit is released twice, acquire",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(ACQUIRE, A, 1)},
          {{OP(RELEASE, A)}, {OP(RELEASE, A)}, {OP_N(ACQUIRE, A, 1)}}},
-        {"expired: late release, acquire", 0, RATELIMIT_EVICT, {OP_N(ACQUIRE, A, 1)},
+        {"expired: late release, acquire",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(ACQUIRE, A, 1)},
          {{OP_AFTER(RELEASE, A, 1, TTL - 1)}, {OP_AFTER(ACQUIRE, A, 1, TTL + 1)}}},
-        {"expired: two acquire", EXACT, RATELIMIT_EVICT, {OP_N(ACQUIRE, A, 1)},
+        {"expired: two acquire",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(ACQUIRE, A, 1)},
          {{OP_AFTER(ACQUIRE, A, 1, TTL + 1)}, {OP_AFTER(ACQUIRE, A, 1, TTL + 1)}}},
-        {"acquire, take", EXACT, RATELIMIT_EVICT, {OP(END, A)},
+        {"acquire, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(END, A)},
          {{OP_N(ACQUIRE, A, 1)}, {OP(TAKE, B)}}},
-        {"acquire where one place is left", 0 | ROOM, RATELIMIT_REFUSE, {OP(TAKE, B)},
+        {"acquire where one place is left",
+         0 | ROOM,
+         RATELIMIT_REFUSE,
+         {OP(TAKE, B)},
          {{OP_N(ACQUIRE, A, 2)}, {OP_N(ACQUIRE, A, 2)}}},
     };
     EXPLORE(list);
@@ -730,25 +924,55 @@ static void permits_of_a_key(void)
 static void a_shared_bucket(void)
 {
     static const scenario list[] = {
-        {"shared: take, take, take of two", EXACT, RATELIMIT_EVICT, {OP_N(SHARED, A, 2)},
+        {"shared: take, take, take of two",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(SHARED, A, 2)},
          {{OP(SHARED, A)}, {OP(SHARED, A)}, {OP(SHARED, A)}}},
-        {"shared: the first takes", EXACT, RATELIMIT_EVICT, {OP(END, A)},
+        {"shared: the first takes",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(END, A)},
          {{OP_N(SHARED, A, 2)}, {OP_N(SHARED, A, 2)}, {OP_N(SHARED, A, 2)}}},
-        {"shared: take, general take", EXACT, RATELIMIT_EVICT, {OP_N(SHARED, A, 3)},
+        {"shared: take, general take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(SHARED, A, 3)},
          {{OP(SHARED, A)}, {OP(SHARED_GENERAL, A)}}},
-        {"shared: take, refund", EXACT, RATELIMIT_EVICT, {OP_N(SHARED, A, 3)},
+        {"shared: take, refund",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(SHARED, A, 3)},
          {{OP_N(SHARED, A, 2)}, {OP(SHARED_REFUND, A)}}},
-        {"shared: take, refund, take", EXACT, RATELIMIT_EVICT, {OP_N(SHARED, A, 4)},
+        {"shared: take, refund, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_N(SHARED, A, 4)},
          {{OP(SHARED, A)}, {OP(SHARED_REFUND, A)}, {OP(SHARED, A)}}},
-        {"shared: with a fraction", EXACT, RATELIMIT_EVICT, {OP_LIMIT(SHARED, A, 3, 3)},
+        {"shared: with a fraction",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP_LIMIT(SHARED, A, 3, 3)},
          {{OP_LIMIT(SHARED, A, 1, 3)}, {OP_LIMIT(SHARED, A, 1, 3)}}},
-        {"shared: take, slower limit", 0, RATELIMIT_EVICT, {OP_N(SHARED, A, 2)},
+        {"shared: take, slower limit",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(SHARED, A, 2)},
          {{OP(SHARED, A)}, {OP_LIMIT(SHARED, A, 1, 1)}}},
-        {"shared: take, faster limit", 0, RATELIMIT_EVICT, {OP_N(SHARED, A, 2)},
+        {"shared: take, faster limit",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(SHARED, A, 2)},
          {{OP(SHARED, A)}, {OP_LIMIT(SHARED, A, 1, 2)}}},
-        {"shared: block, take", EXACT, RATELIMIT_EVICT, {OP(SHARED, A)},
+        {"shared: block, take",
+         EXACT,
+         RATELIMIT_EVICT,
+         {OP(SHARED, A)},
          {{OP(SHARED_BLOCK, A)}, {OP(SHARED, A)}}},
-        {"shared: reset, take, take", 0, RATELIMIT_EVICT, {OP_N(SHARED, A, 3)},
+        {"shared: reset, take, take",
+         0,
+         RATELIMIT_EVICT,
+         {OP_N(SHARED, A, 3)},
          {{OP(SHARED_RESET, A)}, {OP(SHARED, A)}, {OP(SHARED, A)}}},
     };
     EXPLORE(list);
