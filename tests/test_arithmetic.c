@@ -283,6 +283,171 @@ static void a_changed_limit_keeps_what_was_spent(void)
     CHECK(tried > 400);
 }
 
+/* ---- many random decisions ------------------------------------------------------------------- */
+
+/* What is owed in 1/tokens ns, exactly. Where there are no 128 bits limits are smaller. */
+#if defined(__SIZEOF_INT128__)
+__extension__ typedef unsigned __int128 whole;
+enum { TOKEN_BITS = 24, WINDOW_BITS = 61 };
+#else
+typedef uint64_t whole;
+enum { TOKEN_BITS = 20, WINDOW_BITS = 40 };
+#endif
+
+typedef struct account {
+    uint64_t tokens, per, burst;
+    whole debt;
+} account;
+
+static uint64_t ns_of(whole debt, const account *a)
+{
+    return (uint64_t)((debt + a->tokens - 1) / a->tokens);
+}
+
+static void account_decide(account *a, const ratelimit_request *q, ratelimit_result *r)
+{
+    const whole window = (whole)a->burst * a->per, left = window > a->debt ? window - a->debt : 0;
+    const uint64_t there = (uint64_t)(left / a->per);
+    const bool asks = q->op <= RATELIMIT_RESERVE;
+    uint64_t n = q->op == RATELIMIT_TAKE_UP_TO ? 1 : q->n;
+    whole cost = (whole)n * a->per;
+    memset(r, 0, sizeof *r);
+    r->burst = a->burst;
+    if (asks && n > a->burst) {
+        r->status = RATELIMIT_NEVER;
+        r->retry_after_ns = RATELIMIT_FOREVER;
+    } else if (asks && cost > left) {
+        r->status = RATELIMIT_DENIED;
+        r->retry_after_ns = ns_of(a->debt + cost - window, a);
+        if (q->op == RATELIMIT_RESERVE && r->retry_after_ns <= q->max_wait_ns) {
+            r->status = RATELIMIT_OK;
+            r->wait_ns = r->retry_after_ns;
+            r->retry_after_ns = 0;
+        } else if (q->op == RATELIMIT_RESERVE) {
+            r->status = RATELIMIT_TIMEOUT;
+        }
+    }
+    r->allowed = r->status == RATELIMIT_OK;
+    if (q->op == RATELIMIT_TAKE_UP_TO && r->allowed)
+        n = q->n < there ? q->n : there;
+    if (q->op == RATELIMIT_REFUND) {
+        r->taken = cost > a->debt ? (uint64_t)(a->debt / a->per) : n;
+        a->debt -= cost > a->debt ? a->debt : cost;
+    } else if (r->allowed && q->op != RATELIMIT_PEEK) {
+        r->taken = n;
+        a->debt += (whole)n * a->per;
+    }
+    r->remaining = window > a->debt ? (uint64_t)((window - a->debt) / a->per) : 0;
+    r->reset_after_ns = ns_of(a->debt, a);
+    if (q->op == RATELIMIT_CHARGE && a->debt + a->per > window)
+        r->wait_ns = ns_of(a->debt + a->per - window, a);
+}
+
+static uint64_t bits(unsigned most)
+{
+    unsigned shift = 64 - 1 - (unsigned)check_below(most);
+    return check_random() >> shift | 1;
+}
+
+/* A limit whose fraction is kept exactly, and whose window fits. */
+static ratelimit_limit random_limit(account *a)
+{
+    ratelimit_limit l;
+    memset(a, 0, sizeof *a);
+    do {
+        a->tokens = bits(TOKEN_BITS);
+        a->per = a->tokens * (check_below(2) ? 1 : 0) + bits(WINDOW_BITS - 1);
+        a->burst = check_below(2) ? 1 + check_below(20) : bits(30);
+        l = ratelimit_limit_make(a->tokens, a->per, a->burst);
+    } while (l.kind != RATELIMIT_PRIV_BUCKET || l.window_ns >> WINDOW_BITS);
+    return l;
+}
+
+static uint64_t every_engine_once(uint64_t seed)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(12)];
+    static const ratelimit_op ops[] = {RATELIMIT_TAKE,    RATELIMIT_TAKE,       RATELIMIT_TAKE,
+                                       RATELIMIT_TAKE,    RATELIMIT_TAKE_UP_TO, RATELIMIT_PEEK,
+                                       RATELIMIT_RESERVE, RATELIMIT_CHARGE,     RATELIMIT_REFUND};
+    ratelimit_table_options options;
+    ratelimit_table *t = NULL;
+    ratelimit_bucket b = {0, 0}, shared = {0, 0};
+    account a;
+    ratelimit_limit l;
+    uint64_t now, done = 0;
+    int step;
+    check_random_state = seed;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    l = random_limit(&a);
+    now = check_random();
+    for (step = 0; step < 1000 && !check_faults; step++) {
+        const uint64_t interval = l.interval_ns + 1, some = a.burst < 1000 ? a.burst : 1000;
+        ratelimit_request q = RATELIMIT_REQUEST(&step, sizeof step, NULL, 0);
+        ratelimit_result want, got[3];
+        uint64_t passed = check_below(3) ? check_below(2 * interval) : 0;
+        const char key = 'k';
+        whole gone;
+        if (check_below(50) == 0)
+            passed = check_below((UINT64_C(1) << (WINDOW_BITS - 2)));
+        now += passed;
+        gone = (whole)passed * a.tokens;
+        a.debt -= gone < a.debt ? gone : a.debt;
+        q.key = &key;
+        q.key_len = 1;
+        q.limit = &l;
+        q.op = ops[check_below(sizeof ops / sizeof ops[0])];
+        if ((q.op == RATELIMIT_CHARGE || q.op == RATELIMIT_RESERVE) &&
+            a.debt > 2 * (whole)a.burst * a.per)
+            q.op = RATELIMIT_TAKE;
+        q.n = 1 + check_below(check_below(3) ? 2 : some);
+        q.max_wait_ns = check_below(2) ? check_below(4 * interval) : 0;
+        account_decide(&a, &q, &want);
+        if (q.op == RATELIMIT_TAKE) {
+            (void)ratelimit_bucket_take(&b, &l, q.n, now, &got[0]);
+            (void)ratelimit_table_take(t, &key, 1, &l, q.n, now, &got[1]);
+        } else {
+            (void)ratelimit_bucket_decide(&b, &q, now, &got[0]);
+            (void)ratelimit_table_decide_one(t, &q, now, &got[1]);
+        }
+        got[2] = got[1];
+#if defined(RATELIMIT_PRIV_SHARED)
+        if (q.op == RATELIMIT_TAKE)
+            (void)ratelimit_bucket_take_shared(&shared, &l, q.n, now, &got[2]);
+        else
+            (void)ratelimit_bucket_decide_shared(&shared, &q, now, &got[2]);
+#else
+        (void)shared;
+#endif
+        CHECK(same(&got[0], &want) && got[0].wait_ns == want.wait_ns);
+        CHECK(same(&got[1], &want) && got[1].wait_ns == want.wait_ns);
+        CHECK(same(&got[2], &want) && got[2].wait_ns == want.wait_ns);
+        if (check_faults)
+            printf("  SEED=%" PRIu64 " step %d: op %d of %" PRIu64 ", %" PRIu64 "/%" PRIu64
+                   " ns burst %" PRIu64 "\n",
+                   seed, step, (int)q.op, q.n, a.tokens, a.per, a.burst);
+        done += 3;
+    }
+    return done;
+}
+
+/* DECISIONS=1000000000 for a long run; the seed of a history that fails is printed. */
+static void random_decisions_of_every_engine_are_exact(void)
+{
+    const char *text = getenv("DECISIONS");
+    uint64_t most = text ? (uint64_t)strtoull(text, NULL, 0) : 1000000, done = 0, state;
+    check_seed(1);
+    while (done < most && !check_faults) {
+        uint64_t seed = check_random();
+        state = check_random_state;
+        done += every_engine_once(seed);
+        check_random_state = state;
+    }
+    printf("%" PRIu64 " random decisions\n", done);
+    CHECK(done >= most);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -291,5 +456,6 @@ int main(int argc, char **argv)
     RUN(costs_and_counts_are_exact_at_all_borders);
     RUN(both_ways_are_the_same_at_all_borders);
     RUN(a_changed_limit_keeps_what_was_spent);
+    RUN(random_decisions_of_every_engine_are_exact);
     return check_end();
 }
