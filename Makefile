@@ -15,7 +15,7 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross \
            gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
            gcc-mingw-w64-x86-64 g++-mingw-w64-x86-64 gcc-mingw-w64-i686 g++-mingw-w64-i686 \
-           lua5.4 redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
+           spin z3 lua5.4 redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \
@@ -25,7 +25,7 @@ C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[c
 
 .DEFAULT_GOAL := help
 .PHONY: help demo deps test check one examples bench bench-redis bench-replay flood size fmt fmt-check check-checks check-docs \
-        check-fuzz check-portability check-redis clean
+        check-fuzz check-portability check-proofs check-redis soak clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
@@ -92,6 +92,12 @@ examples: ## build the programs in examples/ and look at each from outside; a mi
 
 check-fuzz: ## the readers of texts, fed what a fuzzer thinks of (FUZZ_SECONDS for each)
 	@BUILD=$(BUILD) sh tests/run.sh fuzz
+
+check-proofs: ## the protocol of a line searched by spin, the laws of the arithmetic proven by z3
+	@BUILD=$(BUILD) sh tests/run.sh proofs
+
+soak: ## the long forms, hours: DECISIONS (10^9) beside exact numbers, HISTORIES, all interleavings; SEED
+	@BUILD=$(BUILD) sh tests/run.sh soak
 
 check-docs: ## what README and comments say is compiled, run, declared
 	@BUILD=$(BUILD) sh tests/run.sh docs

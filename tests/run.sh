@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds and runs the tests.
 #
-#     run.sh all | fast | portability | redis | examples | fuzz | docs | faults
+#     run.sh all | fast | portability | redis | examples | fuzz | docs | faults | proofs | soak
 #     run.sh one TEST [WORD...]    builds tests/TEST.c, sanitized, and runs it; words: what of it
 #
 # A suite prints its failures and ends with "N passed, N failed" (", N skipped"); the last line of all is
@@ -117,6 +117,25 @@ numbers() {
 
 script() { # NAME: tests/portability/NAME.sh
     suite "$1" 3600 sh "tests/portability/$1.sh" "$BUILD"
+}
+
+# What is searched or proven of it: the protocol of a line as a model, the laws of the arithmetic.
+proofs() {
+    suite spin 3600 sh tests/spin/run.sh "$BUILD"
+    suite z3 3600 sh tests/z3/run.sh
+}
+
+# long TEST NAME=VALUE...: tests/TEST.c in its long form; its figures are shown
+long() {
+    long_test=$1
+    shift
+    if ! $(compiler plain) $warnings_c -I. -Itests -pthread "tests/$long_test.c" -o "$job.program" >"$job.said" 2>&1; then
+        fail "$long_test: does not compile" "$job.said"
+        return
+    fi
+    suite "$long_test, $*" 86400 env "$@" "$job.program"
+    grep '^SEED=\|orders, \|histories\|decisions' "$job.said"
+    rm -f "$job.program"
 }
 
 docs() {
@@ -299,6 +318,7 @@ all)
     others
     later numbers
     later docs
+    later proofs
     examples
     first faults $(((JOBS + 1) / 2))
     portability
@@ -312,8 +332,19 @@ fast | portability | examples)
     "$1"
     all_jobs
     ;;
-redis | fuzz | docs)
+redis | fuzz | docs | proofs)
     later "$1"
+    all_jobs
+    ;;
+soak)
+    SEED=${SEED:-$(date +%s)}
+    later long test_arithmetic "SEED=$SEED" "DECISIONS=${DECISIONS:-1000000000}" ARITHMETIC=long
+    later long test_model "SEED=$SEED" "HISTORIES=${HISTORIES:-100000}"
+    later long test_interleavings INTERLEAVINGS=long
+    later long test_interleavings_32 INTERLEAVINGS=long
+    LONG=1
+    export LONG
+    later proofs
     all_jobs
     ;;
 faults)
