@@ -159,7 +159,7 @@ static void act_out(const op *o, unsigned id, answer *a)
     const uint64_t now = NOW + o->after;
     ratelimit_result r;
     memset(&r, 0, sizeof r);
-    switch (o->what) {
+    switch ((int)o->what) { /* all others are requests */
     case TAKE:
         (void)ratelimit_table_take(table, &keys[o->key], sizeof keys[0], &limits[o->limit],
                                    o->n ? o->n : 1, now, &r);
