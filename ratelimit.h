@@ -6198,7 +6198,7 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
     ratelimit_rules *r = g->rules;
     size_t len = ratelimit_priv_len(x->rule.name);
     size_t head = ratelimit_priv_name_head(x->rule.name, len);
-    uint32_t count = r->count[g->side], *chain, i;
+    uint32_t count = ratelimit_priv_load32(&r->count[g->side]), generation, *chain, i;
     ratelimit_priv_tally *tally;
     ratelimit_priv_rule other;
     ratelimit_priv_name name;
@@ -6211,8 +6211,8 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_NO_MEMORY, "no room for more rules");
     x->rule.limit.scope = ratelimit_scope(x->rule.name, head);
     for (i = 0; i < count; i++) { /* two names have one scope in 1 of 2^32 cases */
-        if (ratelimit_priv_rule_entry(r, g->side, i)[RATELIMIT_PRIV_SCOPE_WORD] !=
-            x->rule.limit.scope)
+        if (ratelimit_priv_load32(ratelimit_priv_rule_entry(r, g->side, i) +
+                                  RATELIMIT_PRIV_SCOPE_WORD) != x->rule.limit.scope)
             continue;
         ratelimit_priv_get_rule(r, g->side, i, &other);
         if (memcmp(other.rule.name, x->rule.name, head) != 0 ||
@@ -6227,18 +6227,19 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
         x->generation = other.generation;
         tally = ratelimit_priv_tallies(r) + x->tally;
     } else {
-        while (ratelimit_priv_tallies(r)[x->tally].used)
+        while (ratelimit_priv_load32(&ratelimit_priv_tallies(r)[x->tally].used))
             x->tally++;
-        r->generation += r->generation == UINT32_MAX ? 2 : 1; /* never 0 */
-        x->generation = r->generation;
+        generation = ratelimit_priv_load32(&r->generation);
+        x->generation = generation + (generation == UINT32_MAX ? 2 : 1); /* never 0 */
+        ratelimit_priv_store32(&r->generation, x->generation);
         tally = ratelimit_priv_tallies(r) + x->tally;
         ratelimit_priv_store32(&tally->generation, x->generation);
         for (i = 0; i < 4; i++)
             ratelimit_priv_store64(&tally->count[i], 0);
     }
-    tally->used |= 1u << g->side;
+    ratelimit_priv_store32(&tally->used, ratelimit_priv_load32(&tally->used) | 1u << g->side);
     chain = ratelimit_priv_rule_chain(r, g->side, name.hash);
-    x->next = *chain;
+    x->next = ratelimit_priv_load32(chain);
     ratelimit_priv_set_rule(r, g->side, count, x);
     ratelimit_priv_store32(chain, count);
     ratelimit_priv_store32(&r->count[g->side], count + 1);
@@ -6356,8 +6357,10 @@ RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, cons
         for (i = 0; i < rules->most; i++)
             ratelimit_priv_store32(ratelimit_priv_rule_chain(rules, g.side, i),
                                    RATELIMIT_PRIV_NO_RULE);
-        for (i = 0; i < 2 * rules->most; i++)
-            ratelimit_priv_tallies(rules)[i].used &= 2u >> g.side;
+        for (i = 0; i < 2 * rules->most; i++) {
+            uint32_t *used = &ratelimit_priv_tallies(rules)[i].used;
+            ratelimit_priv_store32(used, ratelimit_priv_load32(used) & 2u >> g.side);
+        }
         status = ratelimit_priv_load_text(&g, text, text_len);
         if (status == RATELIMIT_OK) {
             g.fault.line = 0;

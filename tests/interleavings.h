@@ -35,7 +35,14 @@ static union {
     unsigned char byte[ARENA_BYTES];
 } arena __attribute__((aligned(64)));
 
-typedef enum step_kind { STEP_LOAD, STEP_STORE, STEP_SWAP, STEP_SLEEP, STEP_NONE } step_kind;
+typedef enum step_kind {
+    STEP_LOAD,
+    STEP_STORE,
+    STEP_SWAP,
+    STEP_ADD,
+    STEP_SLEEP,
+    STEP_NONE
+} step_kind;
 
 typedef struct step {
     step_kind kind;
@@ -57,6 +64,7 @@ typedef struct search_thread {
 static struct {
     search_thread thread[MOST_THREADS];
     unsigned threads;
+    uint32_t word[ARENA_BYTES / 4], words;  /* these are written ... */
     unsigned char written[ARENA_BYTES / 4]; /* these words are written by some thread */
     bool grew;                              /* a word was added: begin again */
     unsigned owner[ARENA_BYTES / 4];        /* 1 + who holds the lock or mark in this word, or 0 */
@@ -125,6 +133,16 @@ static bool search_is_written(uint32_t at, uint32_t bytes)
     return search.written[at / 4] || search.written[(at + bytes - 1) / 4];
 }
 
+static void search_add_words(uint32_t at, uint32_t bytes)
+{
+    for (; bytes; bytes -= 4, at += 4)
+        if (!search.written[at / 4]) {
+            search.written[at / 4] = 1;
+            search.word[search.words++] = at / 4;
+        }
+    search.grew = true;
+}
+
 /* The words of locks, and of marks in shared buckets, as the test's header has them. */
 static bool search_is_held(uint32_t at, uint32_t bytes, uint64_t value);
 
@@ -145,14 +163,17 @@ static uint64_t search_step(step_kind kind, const void *p, uint32_t bytes, uint6
     if (!run.step)
         longjmp(run.leave, 1);
     run.step = false;
-    if (kind == STEP_STORE || kind == STEP_SWAP) {
+    if (kind == STEP_STORE || kind == STEP_SWAP || kind == STEP_ADD) {
         if (!search_is_written(at, bytes)) {
-            memset(&search.written[at / 4], 1, bytes / 4);
-            search.grew = true;
+            search_add_words(at, bytes);
             longjmp(run.leave, 1);
         }
-        result = kind == STEP_STORE || search_read(at, bytes) == old;
-        if (result) {
+        if (kind == STEP_ADD) {
+            result = search_read(at, bytes);
+            search_write(at, bytes, result + value);
+            t->wrote = true;
+        } else if (kind == STEP_STORE || search_read(at, bytes) == old) {
+            result = 1;
             if (search_is_held(at, bytes, old) && search.owner[at / 4] != run.id + 1 &&
                 search.owner[at / 4] && !search.thread[search.owner[at / 4] - 1].dead)
                 search.stolen++;
@@ -215,11 +236,16 @@ static bool search_swap(void *p, size_t bytes, uint64_t old, uint64_t value)
     return true;
 }
 
-/* Counters that no decision reads. */
-static inline void search_add(uint64_t *p, uint64_t value)
+/* A counter. What it was is a step only if somebody wants to know. */
+static inline bool search_is_counter(uint32_t at);
+
+static inline uint64_t search_add(uint64_t *p, uint64_t value)
 {
-    if (!run.on)
-        *p += value;
+    uint32_t at = (uint32_t)((uintptr_t)p - (uintptr_t)arena.byte);
+    if (run.on && search_in_arena(p))
+        return search_is_counter(at) ? search_step(STEP_ADD, p, 8, 0, value) : 0;
+    *p += value;
+    return *p - value;
 }
 
 static void search_sleep(void)
@@ -278,18 +304,16 @@ static void search_grow(void)
 
 static void search_key(uint64_t key[2])
 {
-    uint32_t at;
     unsigned i;
     key[0] = search.killed * 64 + search.stolen + 1;
     if (search.bound)
         key[0] += (search.preempted * 8 + search.last) * 4096;
     key[1] = key[0];
-    for (at = 0; at < ARENA_BYTES / 4; at++)
-        if (search.written[at]) {
-            uint64_t word = search_read(4 * at, 4);
-            key[0] = search_mix(key[0], word << 13 ^ at);
-            key[1] = search_mix(key[1] + 3, word ^ (uint64_t)at << 32);
-        }
+    for (i = 0; i < search.words; i++) {
+        uint64_t word = search_read(4 * search.word[i], 4);
+        key[0] = search_mix(key[0], word << 13 ^ search.word[i]);
+        key[1] = search_mix(key[1] + 3, word ^ (uint64_t)search.word[i] << 32);
+    }
     for (i = 0; i < search.threads; i++) {
         const search_thread *t = &search.thread[i];
         key[0] = search_mix(key[0], t->mix[t->steps][0] + t->dead);
@@ -417,7 +441,7 @@ static double search_from(void)
 /* How this end came about: thread, step, place (in the arena, or in a line) and result. */
 static void search_print(void)
 {
-    static const char *const names[] = {"load", "store", "swap", "sleep"};
+    static const char *const names[] = {"load", "store", "swap", "add", "sleep"};
     unsigned at[MOST_THREADS] = {0}, i;
     for (i = 0; i < search.depth; i++) {
         unsigned id = search.path[i];
@@ -439,6 +463,7 @@ static double search_all(unsigned threads, void (*body)(unsigned), unsigned kill
     unsigned i;
     memcpy(before, arena.byte, ARENA_BYTES);
     memset(search.written, 0, sizeof search.written);
+    search.words = 0;
     search.threads = threads;
     search.kills = kills;
     search.steals = steals;

@@ -62,7 +62,7 @@ typedef struct op {
 } op;
 
 enum { A, B, C, KEYS, MOST_OPS = 3, BURST = 4, PLACES = 24 };
-enum { NOW = 1000000, TTL = 1000 };
+enum { NOW = 1000000, TTL = 1000, RULES_AT = 4096 };
 
 typedef struct answer {
     bool done, allowed;
@@ -93,6 +93,7 @@ static const scenario *now_running;
 static ratelimit_limit limits[4];
 static ratelimit_table *table;
 static ratelimit_bucket *bucket;
+static ratelimit_rules *rules; /* set: it is what is tried */
 static uint32_t keys[KEYS];
 static ratelimit_permit permits[MOST_THREADS + 1];
 static answer answers[MOST_THREADS + 1][MOST_OPS + 1];
@@ -102,7 +103,15 @@ static bool search_is_held(uint32_t at, uint32_t bytes, uint64_t value)
 {
     if (bytes == 8)
         return (value >> RATELIMIT_PRIV_CLASS_SHIFT & 31) == RATELIMIT_PRIV_CLASS_HELD;
+    if (rules)
+        return at == RULES_AT + offsetof(ratelimit_rules, writer) && (value & 1);
     return at % 64 == 0 && (value & 1); /* the first word of a line */
+}
+
+/* The serial numbers of permits. */
+static inline bool search_is_counter(uint32_t at)
+{
+    return at == (uint32_t)((uintptr_t)&table->permits - (uintptr_t)arena.byte);
 }
 
 static ratelimit_request request(const op *o, ratelimit_op what)
@@ -156,7 +165,7 @@ static void act_out(const op *o, unsigned id, answer *a)
     const uint64_t now = NOW + o->after;
     ratelimit_result r;
     memset(&r, 0, sizeof r);
-    switch (o->what) {
+    switch ((int)o->what) { /* all others are requests */
     case TAKE:
         (void)ratelimit_table_take(table, &keys[o->key], sizeof keys[0], &limits[o->limit],
                                    o->n ? o->n : 1, now, &r);
@@ -979,6 +988,114 @@ static void a_shared_bucket(void)
 }
 #endif
 
+/* ---- rules that are replaced while they are read -----------------------------------------------
+
+   What a reader finds is a rule of one text, as a whole; also if a loader is killed. A loader that
+   was stopped while it stored a rule, and whose lock was taken over, may overwrite that rule of the
+   other load, as the header says: how many ends that has is printed. */
+
+enum { TEXTS = 4, MOST_LOADS = 2 };
+
+static const char *const texts[TEXTS] = {"a 1/s burst 2\n", "a 7/m burst 100 shadow\n",
+                                         "a 1000/h burst 30000\n", "b 3/s\na 2/d closed\n"};
+
+typedef struct rules_case {
+    const char *name;
+    unsigned load[3][MOST_LOADS]; /* what each thread loads; none: it reads */
+} rules_case;
+
+static const rules_case *rules_now;
+static ratelimit_rule wanted_rule[TEXTS], found_rule[MOST_THREADS];
+static bool was_found[MOST_THREADS];
+static ratelimit_status loaded[MOST_THREADS];
+static uint64_t torn;
+
+static void rules_body(unsigned id)
+{
+    unsigned i;
+    const unsigned *load = rules_now->load[id];
+    loaded[id] = RATELIMIT_OK;
+    for (i = 0; i < MOST_LOADS && load[i]; i++) {
+        ratelimit_status status =
+            ratelimit_rules_load(rules, texts[load[i]], strlen(texts[load[i]]), NULL);
+        loaded[id] = status == RATELIMIT_OK ? loaded[id] : status;
+    }
+    if (!load[0])
+        was_found[id] = ratelimit_rules_find(rules, "a", &found_rule[id]);
+}
+
+static bool is_whole(const ratelimit_rule *r)
+{
+    unsigned i;
+    for (i = 0; i < TEXTS; i++)
+        if (memcmp(&r->limit, &wanted_rule[i].limit, sizeof r->limit) == 0 &&
+            strcmp(r->name, "a") == 0 && r->shadow == wanted_rule[i].shadow &&
+            r->closed == wanted_rule[i].closed)
+            return true;
+    return false;
+}
+
+static void rules_end(void)
+{
+    ratelimit_rule last;
+    unsigned i;
+    for (i = 0; i < search.threads; i++) {
+        search_run(i, false);
+        if (search.thread[i].dead)
+            continue;
+        if (!rules_now->load[i][0] && (!was_found[i] || !is_whole(&found_rule[i])))
+            torn++;
+        CHECK(loaded[i] == RATELIMIT_OK || search.stolen);
+    }
+    keep();
+    if (!ratelimit_rules_find(rules, "a", &last) || !is_whole(&last))
+        torn++;
+    put_back();
+}
+
+static void explore_rules(const rules_case *c, const char *how, unsigned kills, unsigned steals,
+                          unsigned bound)
+{
+    unsigned threads = c->name[0] == '2' ? 2 : 3;
+    double orders;
+    rules_now = c;
+    torn = 0;
+    search.end = rules_end;
+    orders = search_all(threads, rules_body, kills, steals, bound);
+    all_orders += orders;
+    all_states += search.states;
+    all_ends += search.ends;
+    CHECK_U64(steals ? 0 : torn, 0);
+    CHECK(steals || search.stuck == 0 || kills);
+    printf("%-41s %-10s %c%8" PRIu64 " states %9.3g orders %7" PRIu64 " ends, %" PRIu64 " torn\n",
+           c->name + 2, how, bound ? '<' : ' ', search.states, orders, search.ends, torn);
+}
+
+static void rules_that_are_replaced(void)
+{
+    static const rules_case list[] = {{"2 rules: load, find", {{1, 0}, {0, 0}, {0, 0}}},
+                                      {"2 rules: two loads, find", {{1, 2}, {0, 0}, {0, 0}}},
+                                      {"2 rules: load, load", {{1, 0}, {2, 0}, {0, 0}}},
+                                      {"3 rules: load, load, find", {{1, 0}, {3, 0}, {0, 0}}}};
+    unsigned i;
+    memset(&arena, 0, sizeof arena);
+    CHECK(ratelimit_rules_init(&rules, arena.byte + RULES_AT, RATELIMIT_RULES_BYTES(2), 2) ==
+          RATELIMIT_OK);
+    for (i = TEXTS; i--;) { /* the first one stays */
+        CHECK(ratelimit_rules_load(rules, texts[i], strlen(texts[i]), NULL) == RATELIMIT_OK);
+        CHECK(ratelimit_rules_find(rules, "a", &wanted_rule[i]));
+    }
+    for (i = 0; i < sizeof list / sizeof list[0]; i++) {
+        const unsigned bound = long_run ? 4 : 2;
+        explore_rules(&list[i], "", 0, 0, i ? bound : 0);
+        if (i < 2 || long_run)
+            explore_rules(&list[i], "killed", 1, 0, bound);
+        if (i % 2 == 0 || long_run)
+            explore_rules(&list[i], "late", 0, 1, bound);
+    }
+    rules = NULL;
+}
+
 int main(int argc, char **argv)
 {
     const char *length = getenv("INTERLEAVINGS");
@@ -999,6 +1116,7 @@ int main(int argc, char **argv)
     RUN(sweeps);
     RUN(all_or_none);
     RUN(permits_of_a_key);
+    RUN(rules_that_are_replaced);
 #if defined(RATELIMIT_PRIV_SHARED)
     RUN(a_shared_bucket);
 #endif
