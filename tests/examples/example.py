@@ -10,6 +10,7 @@ A check is tests/examples/NAME.py [BUILD]. Each prints what failed and ends with
 SKIP_MISSING=1: an example whose package is missing counts as skipped; without it that is a failure.
 """
 import atexit
+import glob
 import os
 import re
 import shlex
@@ -115,7 +116,8 @@ def build(source, *flags, out=None, sanitized=True):
     command = head_lines(source, "Build")
     if not check(f"{source} says how to build it (Build: ...)", command):
         done()
-    words = shlex.split(command)
+    words = [file for word in shlex.split(command)
+             for file in (sorted(glob.glob(word, root_dir=ROOT)) if "*" in word else [word])]
     if "-o" not in words:
         check(f"the Build line of {source} names its output", False, command)
         done()
