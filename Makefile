@@ -24,7 +24,7 @@ NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible iored
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deps test check one examples bench bench-redis bench-replay flood size fmt fmt-check check-checks check-docs \
+.PHONY: help demo deps test check one examples bench bench-redis bench-replay bench-server flood size fmt fmt-check check-checks check-docs \
         check-fuzz check-portability check-redis clean
 
 help: ## this list
@@ -104,6 +104,9 @@ bench: $(BUILD)/bench ## ns per decision beside the floor of the same work
 
 bench-redis: ## what decisions cost on Redis, beside a script that only returns 1
 	@NODE_PATH=$${NODE_PATH:-$(abspath $(BUILD))/node/node_modules} sh tests/redis/run.sh bench
+
+bench-server: ## decisions a second of examples/server, beside a Redis that runs the take script
+	@sh tests/bench/server.sh $(BUILD)
 
 flood: $(BUILD)/flood ## what a flood of new keys does under each policy
 	@$(BUILD)/flood
