@@ -1,4 +1,4 @@
-/* server.h - what the files of the server share. main.c says how data flow. */
+/* server.h - what the files of ratelimit_server share. main.c says how data flow. */
 #ifndef SERVER_H
 #define SERVER_H
 

@@ -62,16 +62,11 @@ static void *map(const char *name, int fd, size_t bytes)
 static bool fill(int fd, const options *o, size_t bytes, const char **why)
 {
     ratelimit_table_options how;
-    int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC), error;
+    int error;
     void *memory;
-    memset(&how, 0, sizeof how);
+    memset(&how, 0, sizeof how); /* the seed comes from the system */
     how.when_full = o->evict ? RATELIMIT_EVICT : RATELIMIT_INHERIT;
     *why = "can't be made";
-    if (random < 0 || read(random, how.seed, sizeof how.seed) != (ssize_t)sizeof how.seed) {
-        *why = "/dev/urandom can't be read";
-        return false;
-    }
-    close(random);
     /* Not ftruncate: where a hole finds no room later, writing to it is a SIGBUS. */
     error = posix_fallocate(fd, 0, (off_t)bytes);
     if (error) {

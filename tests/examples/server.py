@@ -8,6 +8,7 @@ import os
 import random
 import re
 import resource
+import shlex
 import signal
 import socket
 import struct
@@ -424,6 +425,24 @@ equal("a shadow rule lets through and says what it would do", [client.ask("RULE"
       [[1, "OK"], [1, "DENIED"]])
 equal("QUIT", (client.ask("QUIT"), client.closed()), ("OK", True))
 ends_cleanly(locked, "a server with a password")
+
+# ---- README's page
+with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+    page = file.read().split("\n## Any language: a server\n")[1].split("\n## ")[0]
+equal("README builds it as its comment says", re.search(r"^cc .*$", page, re.M).group(0), head_lines("examples/server/main.c", "Build"))
+words = shlex.split(re.search(r"^printf (.*) > limits.rules$", page, re.M).group(1))[0]
+readme, readme_port = server("--rules", write("readme.rules", words.replace("\\n", "\n")), program=PLAIN)
+calls = re.findall(r"^redis-cli -p 6380 (.*?) +# (.*)$", page, re.M)
+check("README shows some calls", len(calls) >= 3, calls)
+for call, answer in calls:
+    run = subprocess.run(["redis-cli", "-p", str(readme_port), *shlex.split(call)], text=True, capture_output=True, timeout=20)
+    equal(f"README: {call}", run.stdout.split(), answer.split())
+described = set(re.findall(r"[A-Z.]+", " ".join(re.findall(r"^\| (`.*?) \|", page, re.M)))) - {".", "..."}
+listed = {name.decode().upper() for name, _, _, key, _, _ in ask(readme_port, "COMMAND") if key}
+equal("README has all commands that decide", described, listed)
+most = int(re.search(rb"most_bytes:(\d+)", ask(readme_port, "INFO")).group(1)) / 10000
+check("README says how much memory a client can take", f"about {most / 1000:.0f} KB each in the worst" in page.replace("\n", " "), most)
+equal("the server of README ends", stop(readme), 0)
 
 # ---- every byte at which a request may be cut
 SENT = (encode(["TAKE", "cut", "1/h burst 1000"]) + b"PING\r\n" + encode(["ECHO", b"\r\n$3\r\n"]) + b"*0\r\n\r\n*-1\r\n"
