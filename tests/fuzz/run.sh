@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}/fuzz
 SECONDS_EACH=${1:-5}
 [ $# -gt 0 ] && shift
-TARGETS=${*:-limit rules address text record replay_lines}
+TARGETS=${*:-limit rules address text record replay_lines requests}
 SANITIZERS="-fsanitize=address,undefined -fno-sanitize-recover=all"
 WARN="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
@@ -73,6 +73,9 @@ for target in $TARGETS; do
     libraries=
     if [ "$target" = replay_lines ]; then # replay without its main
         libraries=$(ls examples/replay/*.c | grep -v /main.c)
+    fi
+    if [ "$target" = requests ]; then # the server without its sockets
+        libraries=$(ls examples/server/*.c | grep -vE '/(main|clients|listen|restart)\.c')
     fi
     if [ "$target" = record ]; then
         libraries="-lcurl -lcjson"
