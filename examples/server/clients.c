@@ -111,8 +111,7 @@ static void close_client(client *c)
     event_del(&c->reading);
     event_del(&c->writing);
     close(c->fd);
-    connected--;
-    connected_http -= c->http;
+    --*(c->http ? &connected_http : &connected);
     free(c->in);
     free(c->out);
     free(c);
@@ -269,7 +268,7 @@ static void writable(evutil_socket_t fd, short events, void *self)
 void add_client(int fd, bool http)
 {
     static const char full[] = "-ERR max number of clients reached\r\n";
-    bool room = connected < most && (!http || connected_http < MOST_HTTP);
+    bool room = http ? connected_http < MOST_HTTP : connected < most;
     client *c = room ? (client *)calloc(1, sizeof *c) : NULL;
     if (!c) {
         counted.turned_away++;
@@ -279,8 +278,7 @@ void add_client(int fd, bool http)
         return;
     }
     counted.accepted++;
-    connected++;
-    connected_http += http;
+    ++*(http ? &connected_http : &connected);
     c->fd = fd;
     c->http = http;
     c->known = !needs_password();
@@ -308,7 +306,7 @@ static void ticked(evutil_socket_t fd, short events, void *self)
         counted.idle_closed++;
         close_client(idle.after);
     }
-    if (draining && !connected)
+    if (draining && !connected && !connected_http)
         event_base_loopbreak(base);
 }
 

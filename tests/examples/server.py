@@ -644,6 +644,7 @@ clients = [Client(port) for _ in range(99)]
 equal("as many as are allowed are served", {client.ask("PING") for client in clients}, {"PONG"})
 over = Client(port)
 equal("one more is told that there are too many", (over.answer(), over.closed()), ("ERR max number of clients reached", True))
+check("the metrics say so all the same", wait_until(lambda: metric(METRICS, "ratelimit_server_turned_away_total") == 1))
 clients.pop().close()
 check("when one leaves there is room again", wait_until(lambda: ask(port, "PING") == "PONG"))
 for client in clients:
@@ -717,6 +718,14 @@ check("killed five times under load: every answer counts in the table, and what 
       100000 - 15000 <= left <= 100000 - passed, (left, passed))
 ends_cleanly(child, "a server that goes on after kill -9")
 
+# ---- IPv6
+if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6") and "00000000000000000000000000000001" in open(
+        "/proc/net/if_inet6", encoding="ascii").read():
+    number = free_port()
+    child = start(SERVER, "--listen", f"[::1]:{number}")
+    check("the server listens on an IPv6 address", wait_until(lambda: cli("PING", where=["-h", "::1", "-p", str(number)]) == "PONG"))
+    ends_cleanly(child, "a server on IPv6")
+
 # ---- a unix socket that a killed server left
 sock = path("left")
 child = start(SERVER, "--listen", f"unix:{sock}", unix=sock)
@@ -742,6 +751,10 @@ for where in ([], ["--file", path("handed"), "--keys", "1000"]):
     write("handed.rules", "hand 1/h burst 1000000\n")
     patient = Client(port)
     patient.ask("PING")
+    steady = subprocess.Popen(["node", os.path.join(ROOT, "tests/examples/server_client.js"), "steadily", str(port)],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=NODE)
+    example.children.append(steady)
+    equal("ioredis asks steadily", steady.stdout.readline(), "begun\n")
     counts, refusals, stopping = [], [], threading.Event()
 
     def load():
@@ -775,6 +788,8 @@ for where in ([], ["--file", path("handed"), "--keys", "1000"]):
     equal("who was connected is answered once more, and closed", (patient.ask("PING"), patient.closed()), ("PONG", True))
     equal("the old process ends with exit code 0", child.wait(20), 0)
     time.sleep(0.2)
+    said_last = steady.communicate("", 20)[0]
+    check("ioredis has noticed nothing: all its calls were answered", re.fullmatch(r"ok: \d\d+ answered\n", said_last), said_last)
     stopping.set()
     for thread in threads:
         thread.join()

@@ -1,6 +1,7 @@
 /* Asks the server through ioredis, for server.py: prints what it found wrong, "ok" if nothing.
 
-   server_client.js PORT UNIX-PATH PASSWORD-PORT PASSWORD */
+   server_client.js PORT UNIX-PATH PASSWORD-PORT PASSWORD
+   server_client.js steadily PORT     one call after another, until standard input ends */
 "use strict";
 const Redis = require("ioredis");
 
@@ -45,10 +46,26 @@ async function main() {
     const user = new Redis({ port: lockedPort, host: "127.0.0.1", username: "default", password });
     expect("with user and password", await user.ping(), "PONG");
     user.disconnect();
+    return "ok";
 }
 
-main().then(() => {
-    console.log(wrong.length ? wrong.join("\n") : "ok");
+async function steadily() {
+    const redis = new Redis({ port: process.argv[3], host: "127.0.0.1" });
+    let going = true, answered = 0;
+    process.stdin.on("end", () => { going = false; }).resume();
+    await redis.ping();
+    console.log("begun");
+    while (going) {
+        const answer = await redis.call("PEEK", "steady", "1/h");
+        expect("PEEK", answer, [1, 1, 1, 0, 0, "OK"]);
+        answered++;
+    }
+    redis.disconnect();
+    return `ok: ${answered} answered`;
+}
+
+(port === "steadily" ? steadily() : main()).then((said) => {
+    console.log(wrong.length ? wrong.join("\n") : said);
     process.exit(wrong.length ? 1 : 0);
 }, (error) => {
     console.log(error.stack);
