@@ -148,11 +148,11 @@ int main(int argc, char **argv)
     open_limiter(&opt);
     open_commands(&opt);
     open_clients(base, &opt);
-    open_listeners(base, &opt, is_later ? given : NULL);
-    on_signal(SIGTERM, stop);
+    on_signal(SIGTERM, stop); /* before anybody can find the server */
     on_signal(SIGINT, stop);
     on_signal(SIGHUP, reload);
     on_signal(SIGUSR2, restart);
+    open_listeners(base, &opt, is_later ? given : NULL);
     say_start();
     tell_ready();
     event_base_dispatch(base);
