@@ -1,7 +1,7 @@
-/* Asks the server through ioredis, for server.py: prints what it found wrong, "ok" if nothing.
+/* Asks the server through ioredis, for clients.py and restart.py: prints what it found wrong, "ok" if nothing.
 
-   server_client.js PORT UNIX-PATH PASSWORD-PORT PASSWORD
-   server_client.js steadily PORT     one call after another, until standard input ends */
+   client.js PORT UNIX-PATH PASSWORD-PORT PASSWORD
+   client.js steadily PORT     one call after another, until standard input ends */
 "use strict";
 const Redis = require("ioredis");
 

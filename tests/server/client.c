@@ -1,8 +1,8 @@
-/* server_client.c - a C program that asks the server through hiredis: plainly, in a pipeline, over
-   a unix socket. For server.py: prints one line for each thing it found wrong, "ok" if none.
+/* client.c - a C program that asks the server through hiredis: plainly, in a pipeline, over
+   a unix socket. For clients.py: prints one line for each thing it found wrong, "ok" if none.
 
    Package: libhiredis-dev
-   Build:   cc -std=c99 -O1 tests/examples/server_client.c -o server_client -lhiredis
+   Build:   cc -std=c99 -O1 tests/server/client.c -o server_client -lhiredis
 
    server_client PORT UNIX-PATH */
 #include <hiredis/hiredis.h>

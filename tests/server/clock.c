@@ -1,6 +1,6 @@
-/* server_clock.c - the time that a test wants a process to have: preloaded into it, for server.py.
+/* clock.c - the time that a test wants a process to have: preloaded into it, for decisions.py.
 
-   Build: cc -std=c99 -O1 -fPIC -shared tests/examples/server_clock.c -o server_clock.so
+   Build: cc -std=c99 -O1 -fPIC -shared tests/server/clock.c -o server_clock.so
 
    The clocks that decisions are made by say what stands in the file SERVER_CLOCK, 8 bytes of ns.
    All others, those of timers, run on. */
