@@ -25,12 +25,14 @@
 
 enum { MOST_HTTP = 8, MOST_ANSWER = 8192 }; /* no answer but that to HTTP is longer */
 
+typedef struct client client;
 struct client {
+    session is;
     client *before, *after;
     struct event reading, writing;
     int fd;
-    bool http, known, ending, gone, is_late;
-    uint64_t id, since_ns;
+    bool http, gone, is_late;
+    uint64_t since_ns;
     char *in; /* what was read and not answered yet */
     size_t in_len;
     char *out; /* what is to be sent before anything else; NULL: nothing */
@@ -49,26 +51,6 @@ static text answers; /* to the client whose requests are being answered */
 size_t client_count(void)
 {
     return connected;
-}
-
-uint64_t client_id(const client *c)
-{
-    return c->id;
-}
-
-bool client_known(const client *c)
-{
-    return c->known;
-}
-
-void client_login(client *c)
-{
-    c->known = true;
-}
-
-void client_end(client *c)
-{
-    c->ending = true;
 }
 
 size_t most_bytes(void)
@@ -163,16 +145,16 @@ static long answer_one(client *c, const char *data, size_t len)
     long used;
     if (c->http) {
         used = answer_http(data, len, &answers);
-        c->ending = used != HALF;
+        c->is.ending = used != HALF;
         return used;
     }
     used = read_request(data, len, asked.args, &asked.count, &why);
     if (used == BROKEN) {
         counted.malformed++;
         put_error(&answers, "ERR Protocol error: %s", why);
-        c->ending = true;
+        c->is.ending = true;
     } else if (used != HALF && asked.count) {
-        asked.from = c;
+        asked.from = &c->is;
         asked.out = &answers;
         run_command(&asked);
     }
@@ -202,7 +184,7 @@ static void answer(client *c, const char *data, size_t len, bool taken)
     size_t at = 0;
     bool done = taken;
     read_clock();
-    while (at < len && !c->ending && !c->out && !c->gone) {
+    while (at < len && !c->is.ending && !c->out && !c->gone) {
         long used;
         if (answers.len >= ANSWERS_BYTES && !send_answers(c))
             break;
@@ -214,11 +196,11 @@ static void answer(client *c, const char *data, size_t len, bool taken)
     }
     send_answers(c);
     if (draining && at == len)
-        c->ending = true;
-    if (c->ending)
+        c->is.ending = true;
+    if (c->is.ending)
         at = len;
     keep_requests(c, data + at, len - at);
-    if (c->gone || (c->ending && !c->out))
+    if (c->gone || (c->is.ending && !c->out))
         close_client(c);
     else
         settle(c, done);
@@ -281,13 +263,14 @@ void add_client(int fd, bool http)
     ++*(http ? &connected_http : &connected);
     c->fd = fd;
     c->http = http;
-    c->known = !needs_password();
-    c->id = ++next_id;
+    c->is.known = !needs_password();
+    c->is.id = ++next_id;
     c->before = c->after = c;
     event_assign(&c->reading, base, fd, EV_READ | EV_PERSIST, readable, c);
     event_assign(&c->writing, base, fd, EV_WRITE | EV_PERSIST, writable, c);
-    event_add(&c->reading, NULL);
     settle(c, true);
+    if (event_add(&c->reading, NULL) != 0)
+        close_client(c);
 }
 
 static bool is_over(const client *list, uint64_t longest)

@@ -28,7 +28,7 @@ static bool login(const call *c, const slice *user, slice word)
         put_error(c->out, "WRONGPASS invalid username-password pair or user is disabled.");
         return false;
     }
-    client_login(c->from);
+    c->from->known = true;
     return true;
 }
 
@@ -65,7 +65,7 @@ static void hello(const call *c)
             return;
         }
     }
-    if (!client_known(c->from)) {
+    if (!c->from->known) {
         put_error(c->out, "NOAUTH HELLO must be called with AUTH here");
         return;
     }
@@ -75,7 +75,7 @@ static void hello(const call *c)
     put_bulk(c->out, "proto", 5);
     put_integer(c->out, 2);
     put_bulk(c->out, "id", 2);
-    put_integer(c->out, (int64_t)client_id(c->from));
+    put_integer(c->out, (int64_t)c->from->id);
     put_pair(c->out, "mode", "standalone");
     put_pair(c->out, "role", "master");
     put_bulk(c->out, "modules", 7);
@@ -107,7 +107,7 @@ static void select_db(const call *c)
 static void quit(const call *c)
 {
     put_ok(c->out);
-    client_end(c->from);
+    c->from->ending = true;
 }
 
 /* What drivers send when they connect. Names of clients are taken and not kept. */
@@ -115,7 +115,7 @@ static void client_command(const call *c)
 {
     slice word = c->args[1];
     if (same_word(word, "ID"))
-        put_integer(c->out, (int64_t)client_id(c->from));
+        put_integer(c->out, (int64_t)c->from->id);
     else if (same_word(word, "SETNAME") || same_word(word, "SETINFO") ||
              same_word(word, "NO-EVICT") || same_word(word, "NO-TOUCH"))
         put_ok(c->out);
@@ -148,6 +148,21 @@ static void reset(const call *c)
         decide(c);
 }
 
+/* Here are no transactions. Who begins one all the same must not have its commands done one by
+   one: until the end of it all are refused. */
+static void multi(const call *c)
+{
+    c->from->refusing = true;
+    put_error(c->out, "ERR there is no MULTI here: TAKEALL takes all or none");
+}
+
+static void exec(const call *c)
+{
+    put_error(c->out, c->from->refusing ? "EXECABORT nothing was done, for there is no MULTI here"
+                                        : "ERR there is no MULTI here");
+    c->from->refusing = false;
+}
+
 static void command_command(const call *c);
 
 static const command commands[] = {
@@ -171,6 +186,9 @@ static const command commands[] = {
     {"INFO", 1, MAX_ARGS, info, 0, 0, 0, false},
     {"SELECT", 2, 2, select_db, 0, 0, 0, false},
     {"QUIT", 1, 1, quit, 0, 0, 0, true},
+    {"MULTI", 1, 1, multi, 0, 0, 0, false},
+    {"EXEC", 1, 1, exec, 0, 0, 0, false},
+    {"DISCARD", 1, 1, exec, 0, 0, 0, false},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -226,11 +244,13 @@ void run_command(call *c)
                   name.at);
         /* A browser that was told to send something here must not get further than this. */
         if (same_word(name, "POST") || same_word(name, "HOST:"))
-            client_end(c->from);
+            c->from->ending = true;
     } else if (c->count < c->of->least || c->count > c->of->most) {
         put_error(c->out, "ERR wrong number of arguments for '%s'", c->of->name);
-    } else if (!client_known(c->from) && !c->of->anybody) {
+    } else if (!c->from->known && !c->of->anybody) {
         put_error(c->out, "NOAUTH Authentication required.");
+    } else if (c->from->refusing && c->of->run != exec) {
+        put_error(c->out, "ERR not done, for it is behind MULTI");
     } else {
         c->of->run(c);
     }

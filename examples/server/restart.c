@@ -130,9 +130,12 @@ void hand_over(struct event_base *base, char **argv, void (*then)(void))
     taken_over = then;
     successor = start_again(argv, fds, count);
     close(ends[1]);
-    answer = event_new(base, ends[0], EV_READ, answered, NULL);
-    if (successor < 0 || !answer || event_add(answer, NULL) != 0) {
-        note("SIGUSR2: no process can be started");
-        close(ends[0]);
-    }
+    answer = successor < 0 ? NULL : event_new(base, ends[0], EV_READ, answered, NULL);
+    if (answer && event_add(answer, NULL) == 0)
+        return;
+    note("SIGUSR2: no process can be started");
+    if (answer)
+        event_free(answer);
+    answer = NULL;
+    close(ends[0]);
 }

@@ -100,14 +100,20 @@ const ratelimit_limit *limit_of_text(slice words);
 
 /* ---- commands.c, decide.c -------------------------------------------------------------------- */
 
-typedef struct client client;
+/* What commands know of a connection. */
+typedef struct session {
+    uint64_t id;
+    bool known;    /* gave the password, or there is none */
+    bool ending;   /* to be closed when its answers are sent */
+    bool refusing; /* said MULTI, and not yet EXEC */
+} session;
 
 typedef struct command command;
 
 /* A request and where its answer goes. args[0] is the command's name. */
 typedef struct call {
     const command *of;
-    client *from;
+    session *from;
     slice args[MAX_ARGS];
     size_t count;
     text *out;
@@ -163,10 +169,6 @@ size_t client_count(void);
 size_t most_bytes(void);  /* that all clients together can use */
 void drain_clients(void); /* closes each client as soon as its answers are sent */
 void close_clients(void); /* at once */
-uint64_t client_id(const client *c);
-bool client_known(const client *c); /* gave the password, or there is none */
-void client_login(client *c);
-void client_end(client *c); /* when its answers are sent */
 
 /* ---- listen.c -------------------------------------------------------------------------------- */
 

@@ -15,14 +15,15 @@ const char *const fuzz_seeds[] = {
     "RESERVE a 1/s 60000 1\r\nRESERVE a 1/s 1\r\nCHARGE a 1/s 100\r\nREFUND a 1/s 7\r\n",
     "TAKE a \"5/h window\"\r\nREFUND a \"5/h window\"\r\nBLOCK a unlimited 5\r\nTAKE a unlimited\n",
     "PING\r\nPING x\r\nECHO \"a b\"\r\nHELLO 2 SETNAME x\r\nCLIENT ID\r\nSELECT 0\r\nQUIT\r\n",
-    "COMMAND\r\nCOMMAND COUNT\r\nINFO\r\nRESET\r\nAUTH x\r\nHELLO 3\r\n",
+    "COMMAND\r\nCOMMAND COUNT\r\nINFO\r\nRESET\r\nAUTH x\r\nHELLO 3\r\nMULTI\r\nTAKE a "
+    "1/s\r\nEXEC\r\n",
     "*0\r\n*-1\r\n\r\n \r\n*2\r\n$4\r\nECHO\r\n$0\r\n\r\n",
     "*33\r\n*1\r\n$4097\r\n\"",
     "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
     NULL};
 
 counters counted;
-static bool ended;
+static session here;
 
 size_t client_count(void)
 {
@@ -31,25 +32,6 @@ size_t client_count(void)
 size_t most_bytes(void)
 {
     return 1;
-}
-uint64_t client_id(const client *c)
-{
-    (void)c;
-    return 1;
-}
-bool client_known(const client *c)
-{
-    (void)c;
-    return true;
-}
-void client_login(client *c)
-{
-    (void)c;
-}
-void client_end(client *c)
-{
-    (void)c;
-    ended = true;
 }
 
 static void start(void)
@@ -118,7 +100,7 @@ static void answer(call *c)
     static text out;
     out.len = 0;
     c->out = &out;
-    c->from = NULL;
+    c->from = &here;
     read_clock();
     run_command(c);
     MUST(!out.broken && out.len <= 8192);
@@ -145,8 +127,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         memcpy(data, bytes, size);
     if (!limiter.rules)
         start();
-    ended = false;
-    while (at < size && !ended) {
+    memset(&here, 0, sizeof here);
+    here.known = true;
+    while (at < size && !here.ending) {
         const char *why = NULL;
         call c;
         long used = read_request(data + at, size - at, c.args, &c.count, &why);

@@ -98,6 +98,9 @@ def wrong_requests(port):
     names = client.ask("COMMAND")
     equal("COMMAND lists as many as COMMAND COUNT", len(names), client.ask("COMMAND", "COUNT"))
     check("and says where their keys are", all((key == 0) == (step == 0) and arity for _, arity, _, key, _, step in names), names)
+    equal("what is in a transaction is not done", [client.ask(*words)[:9] for words in (
+        ["MULTI"], ["TAKE", "multi", "1/h"], ["EXEC"], ["EXEC"])] + [client.ask("PEEK", "multi", "1/h")[2]],
+          ["ERR there", "ERR not d", "EXECABORT", "ERR there", 1])
     equal("QUIT", (client.ask("QUIT"), client.closed()), ("OK", True))
 
 

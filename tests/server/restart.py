@@ -148,6 +148,8 @@ def take_over(*where):
           10**6 - load.taken - load.unsure <= left <= 10**6 - load.taken, (left, load.taken, load.unsure))
     check("hardly anything is uncertain", load.unsure <= 8, load.unsure)
     equal("the unix socket and the metrics went along", (ask(sock, "PING"), http(metrics, "/metrics")[0]), ("PONG", 200))
+    if where:
+        check("the file is still locked", "another server uses it" in refused(*where)[1])
     os.kill(later, signal.SIGTERM)
     check("the new process ends", wait_until(lambda: not os.path.exists(sock) and has_ended(later)))
     no_fault_found(child, "both")
