@@ -166,8 +166,8 @@ static void exec(const call *c)
 static void command_command(const call *c);
 
 static const command commands[] = {
-    {"THROTTLE", 5, 6, throttle_crab, 0, 1, 0, false},
-    {"CL.THROTTLE", 5, 6, throttle_cell, 0, 1, 0, false},
+    {"THROTTLE", 5, 6, throttle, 0, 1, 0, false},
+    {"CL.THROTTLE", 5, 6, throttle, 1, 1, 0, false},
     {"RULE", 3, 4, decide_by_rule, 0, 2, 0, false},
     {"TAKE", 3, 4, decide, RATELIMIT_TAKE, 1, 0, false},
     {"TAKEALL", 4, 1 + 3 * MAX_TOGETHER, take_all, 0, 1, 3, false},
@@ -235,10 +235,20 @@ static const command *find(slice name)
     return NULL;
 }
 
+/* True if it decides requests that may wait for others. */
+static bool is_for_batch(const call *c)
+{
+    const command *k = c->of;
+    return k && (k->run == throttle || k->run == decide) && c->count >= k->least &&
+           c->count <= k->most && c->from->known && !c->from->refusing;
+}
+
 void run_command(call *c)
 {
     slice name = c->args[0];
     c->of = find(name);
+    if (!is_for_batch(c))
+        settle_all(c->out);
     if (!c->of) {
         put_error(c->out, "ERR unknown command '%.*s'", (int)(name.len < 40 ? name.len : 40),
                   name.at);

@@ -1,8 +1,13 @@
 /* decide.c - the commands that decide.
 
    THROTTLE and CL.THROTTLE answer as throttlecrab and redis-cell do, in whole seconds. All others
-   answer with six fields, see put_answer, and name a limit by a text, "10/s burst 20", or by a
-   rule, "@login". */
+   answer with six fields, see put_six, and name a limit by a text, "10/s burst 20", or by a rule,
+   "@login".
+
+   Requests that came together are decided together, up to BATCH of them: then the table fetches
+   their memory ahead, which is most of what a decision costs where there are many keys. So a
+   request may wait for others that are read after it. Whatever else is answered, settle_all comes
+   first, so that answers keep their order. */
 #include "server.h"
 
 #include <string.h>
@@ -51,65 +56,104 @@ static const char *mistake(const ratelimit_result *res)
     }
 }
 
+/* ---- requests that wait ---------------------------------------------------------------------- */
+
+typedef struct waiting {
+    ratelimit_limit limit; /* a copy: limits.c may forget it */
+    void (*put)(text *out, const ratelimit_request *asked, ratelimit_result *res);
+} waiting;
+
+static ratelimit_request asked[BATCH];
+static waiting waits[BATCH];
+static size_t waiting_count;
+
+void settle_all(text *out)
+{
+    ratelimit_result res[BATCH];
+    size_t i;
+    if (!waiting_count)
+        return;
+    ratelimit_take_each(&limiter, asked, res, waiting_count);
+    for (i = 0; i < waiting_count; i++)
+        if (mistake(&res[i]))
+            put_error(out, "ERR %s", mistake(&res[i]));
+        else
+            waits[i].put(out, &asked[i], &res[i]);
+    waiting_count = 0;
+}
+
+/* The key must stay where it is until settle_all. */
+static void wait_for_others(const call *c, const ratelimit_request *request,
+                            void (*put)(text *, const ratelimit_request *, ratelimit_result *))
+{
+    waits[waiting_count].limit = *request->limit;
+    waits[waiting_count].put = put;
+    asked[waiting_count] = *request;
+    asked[waiting_count].limit = &waits[waiting_count].limit;
+    if (++waiting_count == BATCH)
+        settle_all(c->out);
+}
+
+static void refuse(text *out, const char *why)
+{
+    settle_all(out);
+    put_error(out, "ERR %s", why);
+}
+
 /* ---- THROTTLE, CL.THROTTLE ------------------------------------------------------------------- */
 
-/* key max_burst count period [quantity]. False: the answer is an error. A quantity of 0 only asks;
-   as in redis-cell it passes if no more than the burst is owed. */
-static bool throttle(const call *c, uint64_t burst_above, ratelimit_result *res)
+/* A quantity of 0 only asks; as in redis-cell it passes if no more than the burst is owed. */
+static void allow_asking(const ratelimit_request *request, ratelimit_result *res)
 {
-    ratelimit_request ask = {0};
+    const ratelimit_limit *l = request->limit;
+    if (!request->n && res->retry_after_ns <= (l->per_ns - 1) / l->tokens + 1)
+        res->allowed = true;
+}
+
+static void put_crab(text *out, const ratelimit_request *request, ratelimit_result *res)
+{
+    allow_asking(request, res);
+    put_array(out, 5);
+    put_integer(out, res->allowed);
+    put_integer(out, (int64_t)res->burst);
+    put_integer(out, (int64_t)res->remaining);
+    put_integer(out, round_up(res->reset_after_ns, RATELIMIT_SECOND));
+    put_integer(out, res->allowed ? 0 : round_up(res->retry_after_ns, RATELIMIT_SECOND));
+}
+
+static void put_cell(text *out, const ratelimit_request *request, ratelimit_result *res)
+{
+    allow_asking(request, res);
+    put_array(out, 5);
+    put_integer(out, !res->allowed);
+    put_integer(out, (int64_t)res->burst);
+    put_integer(out, (int64_t)res->remaining);
+    put_integer(out, res->allowed ? -1 : round_up(res->retry_after_ns, RATELIMIT_SECOND));
+    put_integer(out, round_up(res->reset_after_ns, RATELIMIT_SECOND));
+}
+
+/* key max_burst count period [quantity]; detail: what the burst is above max_burst */
+void throttle(const call *c)
+{
+    ratelimit_request request = {0};
     uint64_t burst, count, period;
-    ask.n = 1;
+    request.n = 1;
     if (!whole_number(c->args[2], INT64_MAX - 1, &burst) ||
         !whole_number(c->args[3], INT64_MAX, &count) ||
         !whole_number(c->args[4], INT64_MAX, &period) ||
-        (c->count == 6 && !whole_number(c->args[5], INT64_MAX, &ask.n))) {
-        put_error(c->out, "ERR max_burst, count, period and quantity are whole numbers");
-        return false;
-    }
-    ask.key = c->args[1].at;
-    ask.key_len = c->args[1].len;
-    ask.limit = limit_of_numbers(burst + burst_above, count, period);
-    ask.op = ask.n ? RATELIMIT_TAKE : RATELIMIT_PEEK;
-    if (!ask.limit) {
-        put_error(c->out, "ERR this is no limit: burst, count and period are 1 or more, and a "
-                          "whole burst comes back within 146 years");
-        return false;
-    }
-    ratelimit_take(&limiter, &ask, res);
-    if (mistake(res)) {
-        put_error(c->out, "ERR %s", mistake(res));
-        return false;
-    }
-    if (!ask.n && res->retry_after_ns <= (ask.limit->per_ns - 1) / ask.limit->tokens + 1)
-        res->allowed = true;
-    return true;
-}
-
-void throttle_crab(const call *c)
-{
-    ratelimit_result res;
-    if (!throttle(c, 0, &res))
+        (c->count == 6 && !whole_number(c->args[5], INT64_MAX, &request.n))) {
+        refuse(c->out, "max_burst, count, period and quantity are whole numbers");
         return;
-    put_array(c->out, 5);
-    put_integer(c->out, res.allowed);
-    put_integer(c->out, (int64_t)res.burst);
-    put_integer(c->out, (int64_t)res.remaining);
-    put_integer(c->out, round_up(res.reset_after_ns, RATELIMIT_SECOND));
-    put_integer(c->out, res.allowed ? 0 : round_up(res.retry_after_ns, RATELIMIT_SECOND));
-}
-
-void throttle_cell(const call *c)
-{
-    ratelimit_result res;
-    if (!throttle(c, 1, &res))
-        return;
-    put_array(c->out, 5);
-    put_integer(c->out, !res.allowed);
-    put_integer(c->out, (int64_t)res.burst);
-    put_integer(c->out, (int64_t)res.remaining);
-    put_integer(c->out, res.allowed ? -1 : round_up(res.retry_after_ns, RATELIMIT_SECOND));
-    put_integer(c->out, round_up(res.reset_after_ns, RATELIMIT_SECOND));
+    }
+    request.key = c->args[1].at;
+    request.key_len = c->args[1].len;
+    request.limit = limit_of_numbers(burst + (uint64_t)c->of->detail, count, period);
+    request.op = request.n ? RATELIMIT_TAKE : RATELIMIT_PEEK;
+    if (request.limit)
+        wait_for_others(c, &request, c->of->detail ? put_cell : put_crab);
+    else
+        refuse(c->out, "this is no limit: burst, count and period are 1 or more, and a whole burst "
+                       "comes back within 146 years");
 }
 
 /* ---- all others ------------------------------------------------------------------------------ */
@@ -123,8 +167,9 @@ static const char *word_of(ratelimit_status status)
 /* allowed (1 or 0), burst, remaining, ms until full, ms to wait, status. The wait is how long to
    wait before going on (RESERVE; CHARGE and BLOCK: before a take of one passes), if refused before
    asking again. Times are rounded up. -1 is never, or unlimited. */
-static void put_answer(text *out, const ratelimit_result *res)
+static void put_six(text *out, const ratelimit_request *request, ratelimit_result *res)
 {
+    (void)request;
     put_array(out, 6);
     put_integer(out, res->allowed);
     put_integer(out, number_or_minus(res->burst));
@@ -136,17 +181,17 @@ static void put_answer(text *out, const ratelimit_result *res)
 }
 
 /* A request, the limit it names, and the room for that. */
-typedef struct asked {
+typedef struct named {
     ratelimit_request request;
     ratelimit_limit limit;
     bool by_rule;
     char rule[RATELIMIT_RULE_NAME_BYTES];
-} asked;
+} named;
 
-static bool name_rule(asked *a, slice name, text *out)
+static bool name_rule(named *a, slice name, text *out)
 {
     if (name.len >= sizeof a->rule || memchr(name.at, 0, name.len)) {
-        put_error(out, "ERR a rule's name has 1 to 63 bytes");
+        refuse(out, "a rule's name has 1 to 63 bytes");
         return false;
     }
     a->by_rule = true;
@@ -156,7 +201,7 @@ static bool name_rule(asked *a, slice name, text *out)
 }
 
 /* key and limit. False: the answer is an error. */
-static bool name_limit(asked *a, slice key, slice limit, text *out)
+static bool name_limit(named *a, slice key, slice limit, text *out)
 {
     const ratelimit_limit *found;
     a->request.key = key.at;
@@ -169,7 +214,7 @@ static bool name_limit(asked *a, slice key, slice limit, text *out)
     }
     found = limit_of_text(limit);
     if (!found) {
-        put_error(out, "ERR a limit is a text as \"10/s burst 20\", or @ and a rule's name");
+        refuse(out, "a limit is a text as \"10/s burst 20\", or @ and a rule's name");
         return false;
     }
     a->limit = *found;
@@ -177,20 +222,19 @@ static bool name_limit(asked *a, slice key, slice limit, text *out)
     return true;
 }
 
-/* Decides, all or none if there are several. All are by rule, or none is. */
-static void ask(const asked *a, size_t count, const call *c)
+/* Decides at once, all or none. All are by rule, or none is. */
+static void decide_all(const named *a, size_t count, const call *c)
 {
     ratelimit_result res[MAX_TOGETHER];
     size_t i;
+    settle_all(c->out);
     if (a->by_rule) {
-        ratelimit_rule_request named[MAX_TOGETHER] = {{NULL, {0}}};
+        ratelimit_rule_request by_rule[MAX_TOGETHER] = {{NULL, {0}}};
         for (i = 0; i < count; i++) {
-            named[i].rule = a[i].rule;
-            named[i].request = a[i].request;
+            by_rule[i].rule = a[i].rule;
+            by_rule[i].request = a[i].request;
         }
-        ratelimit_take_rules(&limiter, named, res, NULL, count);
-    } else if (count == 1) {
-        ratelimit_take(&limiter, &a->request, res);
+        ratelimit_take_rules(&limiter, by_rule, res, NULL, count);
     } else {
         ratelimit_request plain[MAX_TOGETHER] = {{0}};
         for (i = 0; i < count; i++)
@@ -205,7 +249,15 @@ static void ask(const asked *a, size_t count, const call *c)
     if (c->of->run == take_all)
         put_array(c->out, count);
     for (i = 0; i < count; i++)
-        put_answer(c->out, &res[i]);
+        put_six(c->out, &a[i].request, &res[i]);
+}
+
+static void decide_one(const named *a, const call *c)
+{
+    if (a->by_rule)
+        decide_all(a, 1, c);
+    else
+        wait_for_others(c, &a->request, put_six);
 }
 
 /* A number of tokens, 1 if it is left out. */
@@ -214,14 +266,14 @@ static bool tokens(const call *c, size_t at, uint64_t *n)
     *n = 1;
     if (at >= c->count || whole_number(c->args[at], INT64_MAX, n))
         return true;
-    put_error(c->out, "ERR a number of tokens is a whole number");
+    refuse(c->out, "a number of tokens is a whole number");
     return false;
 }
 
 /* key limit [n]; RESERVE: key limit ms [n]; BLOCK: key limit ms; RESET: key limit */
 void decide(const call *c)
 {
-    asked a;
+    named a;
     size_t at = 3;
     memset(&a.request, 0, sizeof a.request);
     a.request.op = (ratelimit_op)c->of->detail;
@@ -230,30 +282,30 @@ void decide(const call *c)
     if (a.request.op == RATELIMIT_RESERVE || a.request.op == RATELIMIT_BLOCK) {
         uint64_t ms;
         if (!whole_number(c->args[at++], MOST_MS, &ms)) {
-            put_error(c->out, "ERR a time is a whole number of ms, at most 146 years");
+            refuse(c->out, "a time is a whole number of ms, at most 146 years");
             return;
         }
         a.request.max_wait_ns = ms * RATELIMIT_MILLISECOND;
     }
     if (tokens(c, at, &a.request.n))
-        ask(&a, 1, c);
+        decide_one(&a, c);
 }
 
 /* name key [n] */
 void decide_by_rule(const call *c)
 {
-    asked a;
+    named a;
     memset(&a.request, 0, sizeof a.request);
     a.request.key = c->args[2].at;
     a.request.key_len = c->args[2].len;
     if (name_rule(&a, c->args[1], c->out) && tokens(c, 3, &a.request.n))
-        ask(&a, 1, c);
+        decide_one(&a, c);
 }
 
 /* key limit n, up to MAX_TOGETHER times */
 void take_all(const call *c)
 {
-    asked a[MAX_TOGETHER];
+    named a[MAX_TOGETHER];
     size_t count = (c->count - 1) / 3, i;
     if (c->count != 1 + 3 * count) {
         put_error(c->out,
@@ -266,9 +318,9 @@ void take_all(const call *c)
         if (!name_limit(&a[i], at[0], at[1], c->out) || !tokens(c, 3 + 3 * i, &a[i].request.n))
             return;
         if (a[i].by_rule != a[0].by_rule) {
-            put_error(c->out, "ERR TAKEALL: name all limits by rules, or none");
+            refuse(c->out, "TAKEALL: name all limits by rules, or none");
             return;
         }
     }
-    ask(a, count, c);
+    decide_all(a, count, c);
 }

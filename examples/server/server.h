@@ -13,6 +13,7 @@ enum {
     MAX_RULES = 1000,
     MAX_RULES_BYTES = 262144,
     REQUEST_BYTES = 4096, /* a request is shorter */
+    BATCH = 32,           /* requests that are decided together */
     READ_BYTES = 16384,   /* what is read at once */
     ANSWERS_BYTES = 16384 /* answers are sent when there are so many of them */
 };
@@ -133,11 +134,14 @@ void open_commands(const options *o);
 void run_command(call *c); /* its count is not 0 */
 bool needs_password(void);
 
-void throttle_crab(const call *c);
-void throttle_cell(const call *c);
-void decide(const call *c); /* detail: the operation */
+void throttle(const call *c); /* detail: 0 for throttlecrab's, 1 for redis-cell's */
+void decide(const call *c);   /* detail: the operation */
 void decide_by_rule(const call *c);
 void take_all(const call *c);
+
+/* Requests wait for others that come with them: decides those that still wait, before anything else
+   is answered and before what was read is gone. */
+void settle_all(text *out);
 
 /* ---- metrics.c ------------------------------------------------------------------------------- */
 

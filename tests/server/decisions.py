@@ -7,7 +7,7 @@ import struct
 from fractions import Fraction
 
 from example import build, equal, stop
-from server.common import Client, PLAIN, SEED, encode, path, server
+from server.common import Client, Failed, PLAIN, SEED, encode, path, server
 
 SECOND = 10**9
 CLOCK = build("tests/server/clock.c", sanitized=False)
@@ -145,6 +145,11 @@ def compare(client, set_time):
                     words[-1] = n = 10
                 requests.append(words)
                 wanted.append(oracle.answer(op, key, limit, n, now, most_ns=ms * 10**6))
+            elif rng.random() < 0.3:
+                words, want = rng.choice([(["PING"], "PONG"), (["ECHO", key], key.encode()), (["TAKE", key, "1/s", "x"], None),
+                                          (["THROTTLE", key, "x", 1, 1], None), (["TAKE"], None), (["NO"], None)])
+                requests.append(words)
+                wanted.append(want or "error")
             else:
                 asked = [(rng.choice("abcd"), *rng.choice(texts), rng.choice([1, 1, 2])) for _ in range(rng.randrange(1, 9))]
                 requests.append(["TAKEALL"] + [word for key, text, _, n in asked for word in (key, text, n)])
@@ -154,10 +159,26 @@ def compare(client, set_time):
             got = client.answer()
             if isinstance(want, tuple):
                 want, got = want[1], [[a[0], a[4], a[5]] for a in got]
+            if want == "error" and isinstance(got, Failed):
+                got = want
             compared += 1
             if got != want:
                 wrong.append((now, words, got, want))
     equal(f"{compared} random decisions are those of exact arithmetic; SEED={SEED}; the first that is not", wrong[:1], [])
+
+
+def many_limits(client, _):
+    """More than the server remembers: none is taken for another."""
+    for words in ([f"THROTTLE {n}.{burst} {burst} 1 1" for n in range(2) for burst in range(1, 600)],
+                  [f"THROTTLE {n}.{burst} {burst} 1 {burst % 7 + 1}" for n in range(2) for burst in range(1, 600)],
+                  [f"TAKE {n}.{burst} 1/{burst % 7 + 1}s|burst|{burst}" for n in range(2) for burst in range(1, 600)]):
+        client.send(b"".join(encode([word.replace("|", " ") for word in line.split()]) for line in words))
+        got = [client.answer()[1] for _ in words]
+        equal(f"each of many limits is itself: {words[0]}", got, [burst for _ in range(2) for burst in range(1, 600)])
+    lines = [encode(["THROTTLE", f"c{count}.{period}", 1, count, period]) for count in range(1, 30) for period in range(1, 30)]
+    client.send(b"".join(lines * 2))
+    wanted = [up(Fraction(period, count), 1) for count in range(1, 30) for period in range(1, 30)]
+    equal("also by count and period", [client.answer()[3] for _ in lines * 2], wanted * 2)
 
 
 def boundaries(client, set_time):
@@ -191,4 +212,5 @@ def boundaries(client, set_time):
 
 def run():
     with_set_clock(compare)
+    with_set_clock(many_limits)
     with_set_clock(boundaries, "--file", path("clocked"))
