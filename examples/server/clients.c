@@ -151,7 +151,7 @@ static long answer_one(client *c, const char *data, size_t len)
     used = read_request(data, len, asked.args, &asked.count, &why);
     if (used == BROKEN) {
         counted.malformed++;
-        settle_all(&answers);
+        decide_waiting(&answers);
         put_error(&answers, "ERR Protocol error: %s", why);
         c->is.ending = true;
     } else if (used != HALF && asked.count) {
@@ -195,7 +195,7 @@ static void answer(client *c, const char *data, size_t len, bool taken)
         done = true;
         at = used == BROKEN ? len : at + (size_t)used;
     }
-    settle_all(&answers);
+    decide_waiting(&answers);
     send_answers(c);
     if (draining && at == len)
         c->is.ending = true;

@@ -248,7 +248,7 @@ void run_command(call *c)
     slice name = c->args[0];
     c->of = find(name);
     if (!is_for_batch(c))
-        settle_all(c->out);
+        decide_waiting(c->out);
     if (!c->of) {
         put_error(c->out, "ERR unknown command '%.*s'", (int)(name.len < 40 ? name.len : 40),
                   name.at);

@@ -6,7 +6,7 @@
 
    Requests that came together are decided together, up to BATCH of them: then the table fetches
    their memory ahead, which is most of what a decision costs where there are many keys. So a
-   request may wait for others that are read after it. Whatever else is answered, settle_all comes
+   request may wait for others that are read after it. Whatever else is answered, decide_waiting comes
    first, so that answers keep their order. */
 #include "server.h"
 
@@ -67,7 +67,7 @@ static ratelimit_request asked[BATCH];
 static waiting waits[BATCH];
 static size_t waiting_count;
 
-void settle_all(text *out)
+void decide_waiting(text *out)
 {
     ratelimit_result res[BATCH];
     size_t i;
@@ -82,7 +82,7 @@ void settle_all(text *out)
     waiting_count = 0;
 }
 
-/* The key must stay where it is until settle_all. */
+/* The key must stay where it is until decide_waiting. */
 static void wait_for_others(const call *c, const ratelimit_request *request,
                             void (*put)(text *, const ratelimit_request *, ratelimit_result *))
 {
@@ -91,12 +91,12 @@ static void wait_for_others(const call *c, const ratelimit_request *request,
     asked[waiting_count] = *request;
     asked[waiting_count].limit = &waits[waiting_count].limit;
     if (++waiting_count == BATCH)
-        settle_all(c->out);
+        decide_waiting(c->out);
 }
 
 static void refuse(text *out, const char *why)
 {
-    settle_all(out);
+    decide_waiting(out);
     put_error(out, "ERR %s", why);
 }
 
@@ -227,7 +227,7 @@ static void decide_all(const named *a, size_t count, const call *c)
 {
     ratelimit_result res[MAX_TOGETHER];
     size_t i;
-    settle_all(c->out);
+    decide_waiting(c->out);
     if (a->by_rule) {
         ratelimit_rule_request by_rule[MAX_TOGETHER] = {{NULL, {0}}};
         for (i = 0; i < count; i++) {

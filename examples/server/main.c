@@ -27,7 +27,8 @@
    commands.c  The list of commands: how many arguments, who may use it, what to call. What Redis'
                clients ask when they connect is answered here.
    decide.c    The commands that decide: arguments to a ratelimit_request, a ratelimit_result to an
-               answer. limits.c has the limits that were named before, as making one takes some
+               answer. Requests that came together wait for each other, up to 32, and are decided
+               together: then the table fetches their memory ahead. limits.c has the limits that were named before, as making one takes some
                divisions.
    rules.c     The limiter; limits by name, from a file that SIGHUP reads again.
    table.c     The table, its memory or file, and the clock, which is read once for all requests

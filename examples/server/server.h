@@ -141,7 +141,7 @@ void take_all(const call *c);
 
 /* Requests wait for others that come with them: decides those that still wait, before anything else
    is answered and before what was read is gone. */
-void settle_all(text *out);
+void decide_waiting(text *out);
 
 /* ---- metrics.c ------------------------------------------------------------------------------- */
 

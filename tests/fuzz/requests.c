@@ -103,7 +103,7 @@ static void answer(call *c)
     c->from = &here;
     read_clock();
     run_command(c);
-    settle_all(&out);
+    decide_waiting(&out);
     MUST(!out.broken && out.len <= 8192);
     MUST(behind_answer(out.at, out.at + out.len) == out.at + out.len);
 }
