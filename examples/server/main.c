@@ -28,8 +28,8 @@
                clients ask when they connect is answered here.
    decide.c    The commands that decide: arguments to a ratelimit_request, a ratelimit_result to an
                answer. Requests that came together wait for each other, up to 32, and are decided
-               together: then the table fetches their memory ahead. limits.c has the limits that were named before, as making one takes some
-               divisions.
+               together: then the table fetches their memory ahead. limits.c has the limits that
+               were named before, as making one takes some divisions.
    rules.c     The limiter; limits by name, from a file that SIGHUP reads again.
    table.c     The table, its memory or file, and the clock, which is read once for all requests
                that were read together.
@@ -47,7 +47,7 @@
 
    SLOW CLIENTS   From a client that does not take its answers nothing is read. One that has not
    taken them within --timeout-s, or sent the rest of a request, is cut off. So a program that sends
-   100,000 commands before it reads the first answer may hang until then; read while you send.
+   hundreds of thousands of requests before it reads the first answer may hang until then.
 
    EXIT CODE   0: ended by SIGTERM or SIGINT, or another process took over. 1: it can't listen, or
    the file is not usable. 2: wrong options, or a fault in the rules. */

@@ -107,6 +107,10 @@ def slow_readers(child, port, metrics_port):
     check("its answers take no memory but what is allowed", resident_kb(child) - before < 4000, resident_kb(child) - before)
     equal("and it is cut off, as those before", is_metric(metrics_port, "ratelimit_server_too_slow_total", 4), True)
     slow.close()
+    patient = Client(port)
+    patient.send(encode(["TAKE", "patient", "1/h burst 15000"]) * 20000)
+    equal("a client may send 20,000 requests before it reads", sum(patient.answer()[0] for _ in range(20000)), 15000)
+    patient.close()
     quick, count = Client(port), 30000
     sender = threading.Thread(target=lambda: quick.send(b"INFO\r\n" * count))
     sender.start()
