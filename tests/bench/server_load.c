@@ -10,6 +10,8 @@
    second stand those a second of the server's processor time: what one core would do if nothing
    else ran.
 
+   throttlecrab-server and redis-cell are not measured: no package of Debian has them.
+
    Half load: requests are due at fixed times, whether answers have come or not, and each latency is
    counted from when its request was due. */
 #define _GNU_SOURCE
