@@ -6,8 +6,8 @@
 
    Requests that came together are decided together, up to BATCH of them: then the table fetches
    their memory ahead, which is most of what a decision costs where there are many keys. So a
-   request may wait for others that are read after it. Whatever else is answered, decide_waiting comes
-   first, so that answers keep their order. */
+   request may wait for others that are read after it. Whatever else is answered, decide_waiting
+   comes first, so that answers keep their order. */
 #include "server.h"
 
 #include <string.h>
