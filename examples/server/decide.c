@@ -308,8 +308,7 @@ void take_all(const call *c)
     named a[MAX_TOGETHER];
     size_t count = (c->count - 1) / 3, i;
     if (c->count != 1 + 3 * count) {
-        put_error(c->out,
-                  "ERR TAKEALL wants key, limit and n, and the same for each further limit");
+        refuse(c->out, "TAKEALL wants key, limit and n, and the same for each further limit");
         return;
     }
     for (i = 0; i < count; i++) {

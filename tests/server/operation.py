@@ -70,13 +70,13 @@ def half_requests(port, metrics_port):
     check("not before its time", time.monotonic() - began > 0.9, time.monotonic() - began)
     slowly, count = Client(port), 0
     try:
-        for byte in encode(["ECHO", "z" * 4000]):
+        for byte in encode(["ECHO", "z" * 4000])[:300]:
             slowly.send(bytes([byte]))
             count += 1
             time.sleep(0.1)
     except OSError:
         pass
-    check("a byte now and then does not help", 5 < count < 1000, count)
+    check("a byte now and then does not help", 5 < count < 300, count)
     one = socket.create_connection(("127.0.0.1", metrics_port), 20)
     one.sendall(b"GET /metrics HTTP/1.1\r\n")
     equal("nor does it on the port of metrics", one.recv(1000), b"")
