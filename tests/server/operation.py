@@ -112,7 +112,7 @@ def slow_readers(child, port, metrics_port):
     equal("a client may send 20,000 requests before it reads", sum(patient.answer()[0] for _ in range(20000)), 15000)
     patient.close()
     quick, count = Client(port), 30000
-    sender = threading.Thread(target=lambda: quick.send(b"INFO\r\n" * count))
+    sender = threading.Thread(target=lambda: quick.send(b"INFO\r\n" * count), daemon=True)
     sender.start()
     equal("a client that reads while it sends gets all its answers",
           sum(quick.answer().startswith(b"# Server") for _ in range(count)), count)

@@ -71,7 +71,7 @@ class Load:
         self.taken = self.unsure = 0
         self.turned_away = []
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.run) for _ in range(4)]
+        self.threads = [threading.Thread(target=self.run, daemon=True) for _ in range(4)]
         for thread in self.threads:
             thread.start()
 
