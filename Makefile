@@ -19,12 +19,12 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \
-           chromium fonts-dejavu-core nginx haproxy caddy zlib1g-dev
+           chromium fonts-dejavu-core nginx nginx-dev valgrind haproxy caddy zlib1g-dev
 NODE_PACKAGES = @grpc/grpc-js@1 @grpc/proto-loader@0 rate-limiter-flexible ioredis
 C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[ch] examples/*/*.cc)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deps test check one examples bench bench-redis bench-replay flood size fmt fmt-check check-checks check-docs \
+.PHONY: help demo deps test check one examples bench bench-redis bench-replay bench-nginx flood size fmt fmt-check check-checks check-docs \
         check-fuzz check-portability check-redis clean
 
 help: ## this list
@@ -104,6 +104,9 @@ bench: $(BUILD)/bench ## ns per decision beside the floor of the same work
 
 bench-redis: ## what decisions cost on Redis, beside a script that only returns 1
 	@NODE_PATH=$${NODE_PATH:-$(abspath $(BUILD))/node/node_modules} sh tests/redis/run.sh bench
+
+bench-nginx: ## the nginx module beside limit_req: requests a second, memory of a key, a flood of keys
+	@python3 tests/nginx/bench.py $(BUILD)
 
 flood: $(BUILD)/flood ## what a flood of new keys does under each policy
 	@$(BUILD)/flood
