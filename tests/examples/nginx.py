@@ -322,9 +322,9 @@ nginx.end()
 nginx = Nginx("ratelimit_zone $arg_k zone=one:1m 'limit=1/d burst 3000'; ratelimit_zone $arg_k zone=two:1m 'limit=1/d burst 5000';"
               "ratelimit_fields draft x retry-after; access_log off; ratelimit_log_level info; error_log error.log notice;",
               "location /zones { ratelimit zone=two; ratelimit zone=one; } location /two { ratelimit zone=two; }").start("zones", "two")
-ok, refused, other, wrong = wrk(nginx.port, path="/zones?k=a", seconds=2)
+ok, refused, other, wrong = wrk(nginx.port, path="/zones?k=a", seconds=3)
 check("wrk: two zones, exactly 3,000 pass", ok == 3000 and refused > 0 and not other and not wrong, (ok, refused, other, wrong))
-ok, refused, other, wrong = wrk(nginx.port, path="/two?k=a", seconds=2)
+ok, refused, other, wrong = wrk(nginx.port, path="/two?k=a", seconds=3)
 check("and the other zone has exactly what is left", 2000 - 4 <= ok <= 2000 and refused > 0 and not other and not wrong,
       (ok, refused, other, wrong))
 nginx.end()
@@ -416,7 +416,7 @@ nginx = Nginx("ratelimit_zone $arg_k zone=c:1m 'limit=10/d'; ratelimit_zone $arg
               "location /cost { ratelimit zone=c cost=$arg_n; } location /bytes { ratelimit zone=b charge=$body_bytes_sent; }"
               "location /odd { ratelimit zone=c charge=$arg_n; } location /two { ratelimit zone=b charge=6000;"
               " ratelimit zone=c; } location /sub { auth_request /auth; log_subrequest on; ratelimit zone=c charge=4; }"
-              "location /auth { ratelimit zone=c; log_subrequest on; }")
+              "location /auth { ratelimit zone=c; log_subrequest on; }", workers=1)  # else the next one may come before the log
 nginx.start("cost", "odd", "two", "sub", "auth")
 nginx.file("html/bytes", "x" * 8000)
 equal("a cost is taken", [nginx.status(f"/cost?k=a&n={n}") for n in (7, 4, 3, 1)], [200, 429, 200, 429])
@@ -502,23 +502,34 @@ nginx.start("a", "r")
 
 
 def while_loaded(path, seconds, act):
-    """act() again and again, while wrk asks: ((200s, refusals, other answers, answers a second), how many acts)."""
-    result = []
-    thread = threading.Thread(target=lambda: result.append(server.load(nginx.port, path, seconds)))
+    """act() again and again, while wrk asks, at least until many were refused: (200s, refusals, other answers, acts), and
+    how many 200s may be missing: a wrk that ends before the limit is used up does not count what is under way."""
+    sums, missing = [0, 0, 0], 0
+
+    def ask():
+        nonlocal missing
+        for _ in range(20):  # a busy machine needs more than one
+            for i, count in enumerate(server.load(nginx.port, path, seconds)[:3]):
+                sums[i] += count
+            if sums[1] > 1000:
+                break
+            missing += 8
+
+    thread = threading.Thread(target=ask)
     thread.start()
     acts = 0
     while thread.is_alive():
         acts += act()
         time.sleep(0.1)
     thread.join()
-    return result[0], acts
+    return *sums, acts, missing
 
 
 for path in ("/a", "/r"):
-    (ok, refused, other, _), reloads = while_loaded(path + "?k=1", 3, nginx.reload)
+    ok, refused, other, reloads, missing = while_loaded(path + "?k=1", 3, nginx.reload)
     check(f"{path}: under {reloads} reloads exactly 20,000 pass, and none fails",
-          ok == 20000 and refused > 1000 and reloads > 2 and not other, (ok, refused, other, reloads))
-equal("counters go on, too", sum(value for sample, value in nginx.metrics().items() if "PASSED" in sample), 40000)
+          20000 - missing <= ok <= 20000 and refused > 1000 and reloads > 2 and not other, (ok, refused, other, reloads, missing))
+equal("nginx itself has counted exactly as many", sum(value for sample, value in nginx.metrics().items() if "PASSED" in sample), 40000)
 nginx.write(LOAD % "limit=1/d burst 20001", PLACES)
 check("a changed limit by reload", nginx.reload())
 check("keeps what was spent", wait_until(lambda: nginx.status("/a?k=1") == 200) and nginx.statuses("/a?k=1", 2) == [429] * 2)
@@ -545,10 +556,10 @@ def kill_one():
 
 kills = 0
 for path in ("/a", "/r"):
-    (ok, refused, other, _), count = while_loaded(path + "?k=1", 4, kill_one)
+    ok, refused, other, count, missing = while_loaded(path + "?k=1", 4, kill_one)
     kills += count
     check(f"{path}: while {count} workers were killed, what the limit has passed, but for what those had under way",
-          20000 - 8 * count <= ok <= 20000 and count > 5 and refused > 1000 and not other, (ok, refused, other, count))
+          20000 - 8 * count - missing <= ok <= 20000 and count > 5 and refused > 1000 and not other, (ok, refused, other, count))
     begin = time.monotonic()
     check("then everything goes on", wait_until(lambda: nginx.status(f"{path}?k=2") == 200, 60))
     check("soon", time.monotonic() - begin < 10, time.monotonic() - begin)
