@@ -66,7 +66,7 @@
        ratelimit_tick_take      one subject in 4 bytes, in ticks, for small chips
        ratelimit_table_acquire  at most so many requests of one key at work at a time
        ratelimit_http_fields    the answer as HTTP header fields
-       RATELIMIT_LOG            a place in a program that logs at most at a given rate
+       RATELIMIT_LOG            a log statement that runs at most at a given rate
        ratelimit_tier_store     a local table in front of a store that is far away
 
 
@@ -100,40 +100,40 @@
    reset_after up: a call at retry_after passes and one ns earlier does not.
 
    Two limits on one key. A bucket belongs to a key and the scope of a limit, and limits made of
-   different numbers have different scopes. So "60 packets and 20,000 bytes a second" for one player
-   id, or "10 a second and 100 an hour" for one user, are two buckets each, one by one and in
-   ratelimit_take_all alike.
+   different numbers have different scopes (but for one pair in 2^32). So "60 packets and 20,000
+   bytes a second" for one player id, or "10 a second and 100 an hour" for one user, are two buckets
+   each, one by one and in ratelimit_take_all alike.
 
    Changed limit. Give a limit whose numbers will change a scope of its own (limit.scope; rules do
-   that). Then its bucket goes on under the new numbers, and tokens spent stay spent: up to 65,535
-   whole tokens exactly, all else to one part in 65,536. At most the new burst counts as spent. The
-   change is stored at once, even by a refusal; peek only reports it. A bucket keeps 20 bits of the
-   interval and 7 bits of the burst to tell that a limit changed: a change of the burst alone goes
-   unnoticed for 1 of 128 pairs of bursts, and then what was spent stays as it was. A debt that was
-   made longer than the window on purpose (reserve, charge) is a time, which no other limit changes.
+   that). The bucket then continues under the new numbers. The tokens already spent stay spent:
+   exactly up to 65,535 whole tokens, otherwise to 1 part in 65,536. At most the new burst counts as
+   spent. The change is stored at once, even by a refusal; peek only reports it. A bucket stores 20
+   bits of the interval and 7 bits of the burst, to see that a limit changed. If only the burst
+   changes, 1 change in 128 is not seen. Then the debt stays as it is. A debt that was made longer
+   than the window on purpose (reserve, charge) is a time, which no other limit changes.
 
    Block. A time, not a debt: until it ends, whatever asks for tokens is refused with the time left.
    No refund, charge or changed limit moves it, a longer block replaces it, RESET lifts it. When it
    ends the bucket holds one token.
 
    Fixed window. The same bucket, asked at the end of the current window (aligned to the clock's
-   origin) instead of now, so that a window that was used up leaves nothing over into the next.
-   retry_after and reset_after are until that end. A charge above the window's tokens goes on into
-   the next windows. RESERVE, REFUND and CANCEL are UNSUPPORTED there: the window may be another one
-   by then. The end of a window is not remembered: if its period is changed, only what reaches
-   beyond the end of the new one counts as spent; if a window becomes a bucket, the time to its end
-   counts as spent, too.
+   origin) instead of now, so nothing of a used-up window counts in the next one. retry_after and
+   reset_after are until that end. A charge above the window's tokens goes on into the next windows.
+   RESERVE, REFUND and CANCEL are UNSUPPORTED there: the window may be another one by then. A bucket
+   does not store when its window ends. If the period changes, only the debt beyond the end of the
+   new window counts. If a window becomes a bucket, the time left in the window counts as debt.
 
    Clock. Any origin, ns, uint64_t; times are compared modulo 2^64, so a counter may pass its end.
    If now_ns is a little earlier than in another call, the debt is computed from the times as they
-   are given, and times that go back and forth make no tokens. A debt that is longer than the window
-   by more than step_ns (10 s) cannot be the limit's: the clock was set back, and the debt becomes
-   the window. A debt made on purpose and a block become at most twice as long as they were when the
+   are given, and times that go back and forth make no tokens. If the debt is longer than the window
+   by more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After
+   such a step a debt made on purpose, or a block, lasts at most twice as long as it did when the
    bucket was last seen. So a key is usable again within one window, whatever the jump. Steps of
    more than 146 years are not told from steps the other way.
 
-   Seen. A bucket notes the power of two below its debt whenever it is asked (not by peek). A
-   refusal writes nothing else.
+   Seen. Each request but PEEK stores the power of two below the debt: that is how the bucket knows
+   when it was last seen. Besides, a refusal writes only what it found changed: the limit, a clock
+   that was set back, a block that ended.
 
 
    OPTIONS
@@ -176,10 +176,11 @@
    Threads. Limits are read-only and shared freely. A plain bucket has one caller at a time;
    ratelimit_bucket_take_shared, the table, the stores here and the limiter may be called by any
    number of threads, and the table by any number of processes. A take of a known key is one
-   compare-and-swap; other changes are computed first and stored under a lock for a few stores. A
-   lock that is not released for RATELIMIT_TAKEOVER_MS is taken over, whether its holder died or is
-   only slow. A decision of a holder that died may be lost. A holder that was slow loses or undoes
-   nobody's charge: at worst two threads give one key two places, and it can use one burst more.
+   compare-and-swap; other changes are computed first, then written under a lock that is held for a
+   few memory writes. A lock that is not released for RATELIMIT_TAKEOVER_MS is taken over, whether
+   its holder died or is only slow. A decision of a holder that died may be lost. A holder that was
+   slow loses or undoes nobody's charge: at worst two threads give one key two places, and it can
+   use one burst more.
 
    Errors. A decision is a bool, true only if the caller may go on; result.status says why. Bad
    arguments are refused, and zero is never "unlimited". One thing lets a call through that was not
@@ -468,7 +469,7 @@ RATELIMIT_API bool ratelimit_bucket_decide(ratelimit_bucket *b, const ratelimit_
 
 /* ratelimit_bucket_take_shared, ratelimit_bucket_decide_shared  The same, safe between threads, and
  * between processes if *b lies in shared memory. A bucket used by them must only be used by them. A
- * refusal writes nothing but, at times, when the bucket was seen.
+ * refusal writes nothing but what CONCEPTS says under Seen, and that only if it changed.
  *
  * They are declared only where they are safe: where the chip has a lock-free 64-bit
  * compare-and-swap (any 64-bit chip, i686 with GCC, ARMv7-A), or where RATELIMIT_LOCK is defined in
@@ -487,10 +488,9 @@ RATELIMIT_API bool ratelimit_bucket_decide_shared(ratelimit_bucket *b, const rat
 /* ---- >>table --------------------------------------------------------------------------------- */
 
 /* ratelimit_table  Buckets by key and scope, in memory that you provide: a 128-byte head, then
- * lines of 64 bytes with three buckets each. Keys are not stored, only a 32-bit tag of each: in a
- * table with n live keys a new key is mistaken for another with a chance of at most 24 in 2^32,
- * whatever n is. With SipHash-1-3 (the default) nobody can choose such a key who does not know the
- * seed. */
+ * lines of 64 bytes with three buckets each. Keys are not stored, only a 32-bit tag of each: the
+ * chance that a new key is taken for a stored one is at most 24 in 2^32, however many keys there
+ * are. With SipHash-1-3 (the default) only somebody who knows the seed can choose such a key. */
 typedef struct ratelimit_table ratelimit_table;
 
 /* What happens to a new key when all the places it may use are taken by keys in debt. INHERIT: the
@@ -505,10 +505,10 @@ typedef enum ratelimit_full {
     RATELIMIT_REFUSE /* the newcomer is FULL */
 } ratelimit_full;
 
-/* How keys are hashed. FAST is two multiplications with secret constants made of the seed, about
- * 10 ns less for a short key. It is for keys that nobody hostile chooses, such as your own ids: it
- * promises few collisions, but it is not proven that somebody who sees which keys collide cannot
- * find out how to make more. */
+/* How keys are hashed. FAST is two multiplications with secret constants made of the seed, about 10
+ * ns less for a short key. It is for keys that nobody hostile chooses, such as your own ids:
+ * collisions are rare, but there is no proof against somebody who can see collisions and learns
+ * from them. */
 typedef enum ratelimit_hash { RATELIMIT_HASH_SIP = 0, RATELIMIT_HASH_FAST } ratelimit_hash;
 
 typedef struct ratelimit_table_options {
@@ -578,9 +578,9 @@ RATELIMIT_API bool ratelimit_table_take(ratelimit_table *t, const void *key, siz
 
 /* ratelimit_table_hash, ratelimit_table_take_hash  The hash that this table makes of a key, and a
  * take by it: (t, ratelimit_table_hash(t, key, key_len), ...) has the same bucket as (t, key,
- * key_len, ...). So a connection can keep the hash of its key. Any other 64 bits will do as well, a
- * hash of your own; 0 is one of them. Then all 64 bits should depend on the key, and who can choose
- * keys that collide can choose who shares a bucket. ratelimit_table_hash is 0 if t is NULL. */
+ * key_len, ...). So a connection can keep the hash of its key. You may pass a 64-bit hash of your
+ * own instead (0 is allowed). All its 64 bits should depend on the key. If somebody can choose keys
+ * with equal hashes, those keys share a bucket. ratelimit_table_hash is 0 if t is NULL. */
 RATELIMIT_API uint64_t ratelimit_table_hash(const ratelimit_table *t, const void *key,
                                             size_t key_len);
 RATELIMIT_API bool ratelimit_table_take_hash(ratelimit_table *t, uint64_t hash,
@@ -619,8 +619,9 @@ RATELIMIT_API size_t ratelimit_table_take_batch(ratelimit_table *t, const rateli
 /* ratelimit_table_sweep  Drops keys that are full again, which loses nothing (their places are
  * reused anyway; sweeping only makes them countable). idle_ns above 0 also drops keys in debt that
  * nobody has asked for in longer than that: this loses their debt (not a block) and is counted as
- * evicted. A refusal counts as asking. When a key was seen is known as the power of two below its
- * debt then, so a key may stay for as long again as it owed. Returns how many were dropped. */
+ * evicted. A refusal counts as asking. The time of the last request is known only roughly: an idle
+ * key may stay longer than idle_ns, by up to half the debt that it had then. Returns how many were
+ * dropped. */
 RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, uint64_t idle_ns);
 
 /* ratelimit_table_stats  Counts at now_ns, by reading every line. Threads: any; each number is
@@ -636,8 +637,8 @@ typedef struct ratelimit_permit {
 
 enum { RATELIMIT_MAX_PERMITS = 64 };
 
-/* ratelimit_table_acquire  A permit of key, if fewer than `most` are held: at most so many requests
- * of one key at work at a time.
+/* ratelimit_table_acquire  Takes a permit of key if fewer than `most` are held. So at most `most`
+ * requests of one key run at a time.
  *
  * most     1 to RATELIMIT_MAX_PERMITS, the same in all calls for a key: a lower one does not count
  *          what is held beyond it; for more use a semaphore of your own
@@ -713,8 +714,8 @@ typedef struct ratelimit_cas {
                 const unsigned char *record, uint64_t ttl_ns);
     ratelimit_clock clock; /* required */
     void *clock_self;
-    uint32_t tries;   /* swaps per decision before STORE_FAILED; 0: 16. More where many write one
-                         key at once: a loser has waited for a winner each time */
+    uint32_t tries;   /* swaps per decision before STORE_FAILED; 0: 16. Give more if many processes
+                         write one key at once: each failed swap means that another succeeded */
     uint64_t step_ns; /* as ratelimit_table_options.step_ns */
 } ratelimit_cas;
 
@@ -747,18 +748,18 @@ typedef struct ratelimit_tier_counts {
  *
  * Leases. A key is hot if a TAKE comes within lease_ns of the last one that the store allowed. A
  * hot key takes a lease at once (lease_percent of the burst, at most 1,048,575 tokens), if the
- * store last told that the request's tokens remain. Takes are served from the lease until it is
+ * store's last answer said that enough tokens remain. Takes are served from the lease until it is
  * used up, or until lease_ns after the store was asked for it. A block of another node may go
  * unseen for that long. Each token is paid for before it is served: all nodes together never pass
  * more than burst + rate x time since the start. In a span that begins later, the bound is higher
  * by what leases held then: at most one lease for each node and key. What is not served in time is
  * lost. Not leased: fixed windows, requests of a lease's size or more, limits with leases below 2
- * tokens. remaining and reset_after_ns of an answer from a lease are estimates: what the store
- * told, and what the lease still holds.
+ * tokens. remaining and reset_after_ns of an answer from a lease are estimates, made of the store's
+ * last answer and of what the lease still holds.
  *
  * REFUND, CANCEL, BLOCK and RESET through this tier end the entry of their key, also what was being
- * asked for meanwhile. A changed limit ends it, too. All that is no TAKE on its own goes to the
- * store.
+ * asked for meanwhile. A changed limit ends it, too. Every other operation, and every batch of ALL,
+ * goes to the store.
  *
  * A store that fails. What failed is the request, not the store: other requests go on, and the next
  * one asks again. So a store should fail at once while it knows its server to be dead (the Redis
@@ -766,16 +767,16 @@ typedef struct ratelimit_tier_counts {
  * (rate and burst, the burst at least 1). The bucket begins with what a cached refusal says that
  * the key owes, else full. So in one outage each node passes at most burst / nodes (at least 1) and
  * rate / nodes x time, all of them together one burst and rate x time. The store does not learn of
- * it: it has refilled when it is back. nodes 0: the limiter's on_failure decides. result.status is
- * STORE_FAILED in both cases.
+ * these takes: when it is back, its buckets have refilled. nodes 0: the limiter's on_failure
+ * decides. result.status is STORE_FAILED in both cases.
  *
  * Tiers of several processes on one machine, over one store and with the same options, may share a
  * table in shared memory. Then they are one node. */
 typedef struct ratelimit_tier {
-    ratelimit_store store;  /* decides what cannot be decided here */
-    ratelimit_table *table; /* for tiers alone: a place for each key and limit, two if nodes is
-    above
-                               0. If it is too small, the store is called more often. */
+    ratelimit_store store; /* decides what cannot be decided here */
+    /* For tiers alone: one place for each key and limit, two if nodes is above 0. If it is too
+     * small, the store is called more often. */
+    ratelimit_table *table;
     /* Options: all may stay zero. */
     ratelimit_clock clock; /* NULL: ratelimit_clock_ns; need not agree with the store's */
     void *clock_self;
@@ -873,11 +874,10 @@ RATELIMIT_API bool ratelimit_take_all(ratelimit_limiter *l, const ratelimit_requ
  *
  * Reserves where the store can: first come, first served, one wake-up, and TIMEOUT at once without
  * taking anything if it would take too long. Else polls at retry_after with jitter. True: the
- * tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT; CANCELED: what was
- * reserved is given back, as far as nobody else's reservation counts on it; DENIED: the key is
- * blocked (where the store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed
- * policy. UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). In shadow
- * mode nobody waits. */
+ * tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT; CANCELED: the
+ * reservation is given back if nobody reserved after it; DENIED: the key is blocked (where the
+ * store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed policy. UNSUPPORTED
+ * if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). In shadow mode nobody waits. */
 RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request *req,
                                   uint64_t max_wait_ns, ratelimit_result *out_or_null);
 
@@ -912,7 +912,7 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
  *
  * Look-up. The rule "login" and the key "alice" find the first of these names that is there:
  *
- *     login|alice   a limit of this key's own, for a customer with a contract, say
+ *     login|alice   a rule for this key alone, for example a customer with a contract
  *     login         the whole name; if it has a "|" itself, then what precedes its first "|"
  *     default
  *
@@ -1063,10 +1063,10 @@ enum { RATELIMIT_HTTP_FIELDS_BYTES = 320 };
  *
  * Times are whole seconds from now, rounded up. X-RateLimit-Limit is the burst, -Reset the time
  * until the bucket is full. Retry-After is at least 1, and left out where no waiting helps (NEVER,
- * BAD_). The policy "default" is q tokens in w seconds: the time of a whole burst, at least 1 s,
- * and the tokens that come back in it. In RateLimit, r is remaining, t the time until there is one
- * token more; on a refusal t is Retry-After, or left out with it. Numbers there end at
- * 999,999,999,999,999.
+ * BAD_). In the policy "default", w is the time in which a whole burst comes back, in seconds, at
+ * least 1; q is the number of tokens that come back in w. In RateLimit, r is remaining, t the time
+ * until there is one token more; on a refusal t is Retry-After, or left out with it. Numbers there
+ * end at 999,999,999,999,999.
  *
  * Nothing is written of a result that is allowed although its status is not OK (by shadow mode or
  * by a failure policy), nor the numbers of a result that has none (unlimited; no store decided).
@@ -1079,8 +1079,8 @@ RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            size_t buf_bytes);
 
 /* ratelimit_http_rule_fields  The same for what ratelimit_take_rules has set. RateLimit and its
- * policies list each rule once, by its name (bytes that must not be there as "%" and two digits);
- * no shadow rule. The other fields are of the most restrictive result.
+ * policies list each rule once, by its name. Bytes that are not allowed there become "%" and two
+ * digits. Shadow rules are left out. The other fields are of the most restrictive result.
  *
  * partition   the `pk` of all items: bytes that tell clients which of their quotas this is (an
  *             account, a hash of the key; it is shown to them). NULL or no bytes: none
@@ -1119,9 +1119,9 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
  * limit    a constant initialiser of a ratelimit_limit
  * missed   a name: a uint32_t for the statement that follows
  *
- * Threads: any, where ratelimit_bucket_take_shared is declared; else each place in one (in an
- * interrupt, or outside). With RATELIMIT_NO_LOG the statement is compiled, but never runs: it costs
- * nothing. The time is RATELIMIT_LOG_NOW, an option: ratelimit_clock_ns(). */
+ * Threads: any, where ratelimit_bucket_take_shared is declared. Elsewhere use each log statement
+ * from one thread only, or from one interrupt. With RATELIMIT_NO_LOG the statement is compiled, but
+ * never runs: it costs nothing. The time is RATELIMIT_LOG_NOW, an option: ratelimit_clock_ns(). */
 #  if defined(RATELIMIT_NO_LOG)
 #    define RATELIMIT_LOG(limit, missed, ...)                                                      \
       do {                                                                                         \
@@ -1196,11 +1196,11 @@ typedef struct ratelimit_tick_limit {
  * now     the counter, which wraps at 2^32; of one with fewer bits pass counter << (32 - bits), and
  *         make the limit with interval_ticks << (32 - bits)
  *
- * True if the token was taken. A rest of up to half a turn of the counter is always seen as it is.
- * The one weakness: after a rest of nearly a whole turn (that is 49 days of ms) the bucket may seem
- * to owe what it owed a turn before, so that takes are refused, for 2 x burst x interval at most.
- * A counter value that is earlier than one seen before creates no tokens, if it is not earlier by
- * more than burst x interval. False for NULL. Threads: one caller at a time. Cost: no
+ * True if the token was taken. An idle time of up to half of the counter's range is always measured
+ * right. The one weakness: after an idle time of nearly the whole range (49 days of ms) the bucket
+ * may seem to owe what it owed at its beginning, and takes are refused, for 2 x burst x interval at
+ * most. A counter value that is earlier than one seen before creates no tokens, if it is not
+ * earlier by more than burst x interval. False for NULL. Threads: one caller at a time. Cost: no
  * multiplication, no division. */
 RATELIMIT_API bool ratelimit_tick_take(uint32_t *full, const ratelimit_tick_limit *limit,
                                        uint32_t now);
@@ -1217,11 +1217,11 @@ typedef struct ratelimit_tick_clock {
  * bits     of the counter, 1 to 32; it must run through all of them before it wraps
  * hz       1 to 2^62, always the same
  *
- * RATELIMIT_FOREVER for bits or hz out of range. The counter is taken to have gone forward since
- * the last call, by less than one turn: half a turn is half a turn, and one tick back is a turn
- * less one tick. So read it at least once a turn, in the order of the readings. An interrupt at
- * each wrap is not enough, as it may come a little late once: let it count turns, and pass more
- * bits (turns << 24 | count, 32), or read twice a turn. Threads: one caller at a time. */
+ * RATELIMIT_FOREVER for bits or hz out of range. The counter is assumed to have moved forward by
+ * less than its whole range since the last call. So one tick back counts as the whole range less
+ * one tick. Read it at least once in each range, in the order of the readings. An interrupt at each
+ * wrap is not enough, as it may come a little late once: let it count the wraps, and pass more bits
+ * (wraps << 24 | count, 32), or read twice in each range. Threads: one caller at a time. */
 RATELIMIT_API uint64_t ratelimit_tick_clock_ns(ratelimit_tick_clock *clock, uint32_t ticks,
                                                unsigned bits, uint64_t hz);
 
@@ -1238,7 +1238,8 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * the same ones. Q whole ns and R/D make the interval. If tokens does not divide the period, D is t
  * itself (reducing the fraction would take a loop, and nothing depends on it). If t is too large
  * for that the fraction is F, in 2^-24 ns, rounded up. A t that is so large that F would overflow
- * is first shortened by S bits. An example: 7 per second is Q = 142857142, R/D = 6/7. */
+ * is first shortened by S bits. One limit is 15 to 25 KB of text for the compiler: the more, the
+ * longer its numbers are written. An example: 7 per second is Q = 142857142, R/D = 6/7. */
 #  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: the longest window */
 #  define RATELIMIT_PRIV_PARTS   0x1000000                    /* 2^24: the most parts of a ns */
 #  define RATELIMIT_PRIV_NZ(x)   ((x) + !(x))
@@ -1423,7 +1424,8 @@ extern size_t strlen(const char *text);
 #    define RATELIMIT_PRIV_FAST RATELIMIT_PRIV_INLINE
 #  endif
 
-/* Four 32-bit words at once, where a compiler checks nobody's accesses. */
+/* Compares four 32-bit words at once, but not under a thread sanitizer, which does not know such
+ * loads. */
 #  if defined(__has_feature)
 #    if __has_feature(thread_sanitizer)
 #      define RATELIMIT_PRIV_NO_VECTOR
@@ -1856,7 +1858,7 @@ RATELIMIT_API const char *ratelimit_status_text(ratelimit_status status)
     static const char *const texts[RATELIMIT_LOST + 1] = {
         "ok",
         "denied",
-        "never: n is above the burst",
+        "never: more than the burst, or a debt that would be too long",
         "skipped: another request of the batch was refused",
         "full: no room for a new key",
         "timeout: the wait would be too long",
@@ -1887,7 +1889,7 @@ RATELIMIT_API uint32_t ratelimit_scope(const char *name, size_t len)
 
 /* ---- reading ---- */
 
-/* A text being read. at moves only past what is accepted, so after a failure it is the place of the
+/* A text being read. at moves only past accepted text. So after a failure it points to the
  * fault. */
 typedef struct ratelimit_priv_text {
     const char *at, *end;
@@ -1930,8 +1932,8 @@ static bool ratelimit_priv_digit(const ratelimit_priv_text *t)
     return t->at != t->end && *t->at >= '0' && *t->at <= '9';
 }
 
-/* Reads digits, with a fraction if places is not NULL. The number is *value / 10^*places. *value is
- * 0, which no caller accepts either, if the digits do not fit in 64 bits. */
+/* Reads digits, with a fraction if places is not NULL. The number is *value / 10^*places. If the
+ * number does not fit in 64 bits, *value is 0. No caller accepts 0. */
 static bool ratelimit_priv_number(ratelimit_priv_text *t, uint64_t *value, size_t *places)
 {
     const char *point = NULL;
@@ -2022,7 +2024,7 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
     if (more && !(ratelimit_priv_word(t, "window") && t->at == t->end))
         return RATELIMIT_SYNTAX;
 
-    t->at = tokens_at; /* from here on it is the number to blame */
+    t->at = tokens_at; /* from here on, t->at is the number that is wrong */
     if (!tokens)
         return RATELIMIT_BAD_LIMIT;
     t->at = per_at;
@@ -2152,7 +2154,7 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
              24-43   the interval it was charged at, m x 2^(4c - 20) ns: m ...
              44-48   ... and c, 0 to 16; greater numbers are states of another kind (CLASS_)
              49      1: charged under a fixed window
-             50-56   mark of the burst: (burst x 0x9E3779B97F4A7C15) >> 57
+             50-56   code of the burst: (burst x 0x9E3779B97F4A7C15) >> 57
              57      1: the debt was made longer than the window on purpose (reserve, charge)
              58-63   seen: log2 of the ns until it was full, when the bucket was last seen
 
@@ -2188,7 +2190,7 @@ enum {
 #  define RATELIMIT_PRIV_IS_WINDOW   (UINT64_C(1) << 49)
 #  define RATELIMIT_PRIV_ON_PURPOSE  (UINT64_C(1) << 57)
 #  define RATELIMIT_PRIV_SEEN_SHIFT  58
-/* What a limit and a bucket under it have in common: interval, window flag, mark of the burst. */
+/* What a limit and a bucket under it have in common: interval, window flag, code of the burst. */
 #  define RATELIMIT_PRIV_CODE        (UINT64_C(0x1ffffffff) << 24)
 #  define RATELIMIT_PRIV_AFTER_UNIT  (UINT64_C(1) << 18) /* ns, of what a block keeps */
 
@@ -2207,7 +2209,7 @@ static inline uint64_t ratelimit_priv_seen_bits(uint64_t debt)
     return (uint64_t)ratelimit_priv_log2(debt | 1) << RATELIMIT_PRIV_SEEN_SHIFT;
 }
 
-/* More than the debt was when it was last seen. */
+/* The smallest power of two above the debt that was last seen. */
 static inline uint64_t ratelimit_priv_seen_most(uint64_t rest)
 {
     return UINT64_C(2) << (rest >> RATELIMIT_PRIV_SEEN_SHIFT);
@@ -2515,7 +2517,8 @@ static bool ratelimit_priv_settled(const ratelimit_request *q, ratelimit_result 
            RATELIMIT_PRIV_OPEN;
 }
 
-/* A bucket being decided on: what it owes now, beyond the end of the window if there is one. */
+/* A bucket during a decision: its debt now; for a fixed window, its debt beyond the end of the
+ * current window. */
 typedef struct ratelimit_priv_step {
     const ratelimit_limit *l;
     ratelimit_priv_span debt, window, cost;
@@ -2667,8 +2670,8 @@ static uint64_t ratelimit_priv_give(ratelimit_priv_step *s, ratelimit_priv_span 
 
 /* CANCEL: a reservation of n tokens whose wait has left ns to go is taken back as a whole, if
  * nobody reserved after it. When it was made the bucket was to be full at now + left + window; if
- * it is to be full later than that, others count on it, and nothing is given back. (To give back a
- * part would be right once, but a second part after it would let more act at once than the
+ * it will be full later than that, somebody reserved after it, and nothing is given back. (To give
+ * back a part would be right once, but a second part after it would let more act at once than the
  * burst.) */
 static uint64_t ratelimit_priv_cancel(ratelimit_priv_step *s, uint64_t left, uint64_t n)
 {
@@ -2701,7 +2704,7 @@ static bool ratelimit_priv_decide_op(ratelimit_bucket *b, const ratelimit_limit 
     if (!costs)
         s.cost = ratelimit_priv_span_of(UINT64_MAX, 0);
 
-    /* Those who ask for tokens: may they have them? */
+    /* Are the tokens there? */
     if (asks && n > l->burst)
         status = RATELIMIT_NEVER;
     else if (asks && over)
@@ -2931,10 +2934,10 @@ inline
    HELD. The mark is made by a swap from the rest that was read, full_ns is swapped from the value
    that was read, and then rest gets its new value. If the swap of full_ns fails (a quick take came
    between), rest is put back and all is decided again. Whoever finds a mark waits. A mark that is
-   the same for RATELIMIT_TAKEOVER_MS is replaced by the waiter: it keeps interval and mark of the
-   burst of the old state, so what may be lost is a fraction of a ns and what the holder was about
-   to store. A holder that was only slow then finds its mark gone, and starts over. Marks of two
-   changes differ in their serial bits (a hash of the old state), or the slow holder could take
+   the same for RATELIMIT_TAKEOVER_MS is replaced by the waiter: it keeps the interval and the code
+   of the burst of the old state, so what may be lost is a fraction of a ns and what the holder was
+   about to store. A holder that was only slow then finds its mark gone, and starts over. Marks of
+   two changes differ in their serial bits (a hash of the old state), or the slow holder could take
    another's mark for its own. */
 #  if defined(RATELIMIT_PRIV_SHARED)
 #    if RATELIMIT_PRIV_ATOMIC64
@@ -3027,8 +3030,9 @@ RATELIMIT_API bool ratelimit_bucket_decide_shared(ratelimit_bucket *b, const rat
 }
 
 #    if RATELIMIT_PRIV_ATOMIC64
-/* After the swap of a quick take: is rest still what it was, but for seen? A mark is waited for:
- * its holder cannot succeed any more with the full_ns it read, and puts rest back. */
+/* After the swap of a quick take: is rest still what it was, but for seen? If rest is a mark, wait.
+ * If our swap came before the holder's swap of full_ns, that one fails, and the holder puts rest
+ * back. If it came after it, the holder stores another rest, and we start over. */
 static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_shared_same(ratelimit_bucket *b, uint64_t rest,
                                                                uint64_t debt)
 {
@@ -3366,8 +3370,8 @@ static inline uint32_t ratelimit_priv_tag(uint64_t place)
     return tag + (tag == 0);
 }
 
-/* Which slots of a line have this tag: bits 1 to 3. Which it is cannot be predicted, so there are
- * no branches. */
+/* Which slots of a line have this tag: bits 1 to 3. A processor cannot predict which slot matches,
+ * so the code has no branches. */
 static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_search(const ratelimit_priv_line *line,
                                                             uint32_t tag)
 {
@@ -3513,8 +3517,8 @@ static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_rank(const ratelimit_bucket
     return rank < RATELIMIT_PRIV_HALF ? rank : rank + RATELIMIT_PRIV_MAX - seen;
 }
 
-/* The place that ranks first. Which one it is cannot be predicted, so it is found without branches
- * but for a tie: then the one that was seen longer ago comes first. */
+/* The place that ranks first. A processor cannot predict which one that is, so the code has no
+ * branches but for a tie: then the one that was seen longer ago comes first. */
 static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_first(ratelimit_priv_line *block,
                                                            ratelimit_priv_line *home, uint64_t now,
                                                            bool last_seen, ratelimit_bucket **first)
@@ -3577,7 +3581,8 @@ static inline bool ratelimit_priv_moved(const uint32_t *lock, uint32_t word)
     return RATELIMIT_PRIV_ATOMIC && ratelimit_priv_load32(lock) != word;
 }
 
-/* Waits until none of the two locks of a seat is held. */
+/* If word is odd, the lock is held: waits until the word changes, and returns true. Then what was
+ * read under it may be old: look again. */
 static inline bool ratelimit_priv_odd(uint32_t *lock, uint32_t word)
 {
 #  if RATELIMIT_PRIV_ATOMIC
@@ -3652,7 +3657,9 @@ static bool ratelimit_priv_rest_first(const ratelimit_priv_seat *seat,
                             ((after->rest ^ seat->in_it.rest) << 6));
 }
 
-/* Stores under the lock, see rule 2: what other swaps compete for. False: nothing is stored. */
+/* The first half of a commit (rule 2): full_ns, which quick takes swap, too. False: a quick take
+ * came first, and nothing is stored. (Or the lock was taken over: then a rest that was stored first
+ * may stay. Who took the lock over has read it, or decides again.) */
 static bool ratelimit_priv_store_full(const ratelimit_priv_seat *seat,
                                       const ratelimit_bucket *after)
 {
@@ -3667,7 +3674,7 @@ static bool ratelimit_priv_store_full(const ratelimit_priv_seat *seat,
     return false;
 }
 
-/* Then the rest, and a newcomer's tag. */
+/* The second half of a commit: rest, then the tag of a new key. False: the lock was taken over. */
 static bool ratelimit_priv_store_rest(const ratelimit_priv_seat *seat,
                                       const ratelimit_bucket *after)
 {
@@ -3696,7 +3703,7 @@ static bool ratelimit_priv_store_rest(const ratelimit_priv_seat *seat,
 }
 #  endif
 
-/* Not if it was taken over meanwhile: it is another's then. */
+/* Does nothing if the lock was taken over: then it is not ours. */
 static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
 {
     (void)ratelimit_priv_swap32(lock, word + 1, word + 2);
@@ -3888,7 +3895,7 @@ static RATELIMIT_PRIV_INLINE uint32_t *ratelimit_priv_lock_of(const ratelimit_bu
 
 /* The quick way, on a place whose line had this lock word before its tag was read. It writes no
  * memory before the swap, because a swap waits for earlier writes. Every call in it is a tail call,
- * so it needs hardly any stack. */
+ * so it needs almost no stack. */
 static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_there(ratelimit_table *t, uint64_t place,
                                                             const ratelimit_limit *l, uint64_t n,
                                                             uint64_t now, ratelimit_result *out,
@@ -4255,7 +4262,8 @@ static bool ratelimit_priv_commit_all(ratelimit_table *t, const ratelimit_priv_p
     return done && !lost;
 }
 
-/* The results of a batch of which something was refused; and what a refusal stores. */
+/* Makes the results of a refused batch, and stores what a single refusal would store: a take of
+ * 2^64 - 1 tokens is always refused, so it stores that. */
 static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req,
                                 ratelimit_result *res, size_t count,
                                 const ratelimit_priv_part *part, uint64_t now)
@@ -4267,8 +4275,7 @@ static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req
     for (i = 0; i < count; i++) {
         ratelimit_request look = req[i];
         ratelimit_result spare;
-        if (!part[i].settled && look.op != RATELIMIT_PEEK) { /* n is never there: stores as a
-                                                                refusal does */
+        if (!part[i].settled && look.op != RATELIMIT_PEEK) {
             look.op = RATELIMIT_TAKE;
             look.n = UINT64_MAX;
             (void)ratelimit_priv_decide_place(t, part[i].place, &look, now, &spare);
@@ -4844,8 +4851,8 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
 
    One thread at a time asks for a lease: the one that set ASKING. It keeps what it gets only if the
    entry is still its own; else the tokens are lost. So tokens are served at most once, and never
-   before they are paid for. Nothing is given back to the store on the tier's own account: REFUND
-   would undo a RESET of another node's. */
+   before they are paid for. Nothing is given back to the store on the tier's own account: a REFUND
+   by the tier could undo a RESET by another node. */
 
 #  define RATELIMIT_PRIV_TIER_KIND    UINT32_C(0x85EBCA6B)
 #  define RATELIMIT_PRIV_LEASE_LEFT   UINT64_C(0xfffff)
@@ -4921,8 +4928,8 @@ static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
     return size < RATELIMIT_PRIV_LEASE_LEFT ? size : RATELIMIT_PRIV_LEASE_LEFT;
 }
 
-/* Makes `after` the entry, if there is room; false: decide again. What others owe is not forgotten
- * for an entry. */
+/* Makes `after` the entry, if there is room; false: decide again. Under INHERIT an entry never
+ * replaces a bucket in debt. */
 static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                     const ratelimit_bucket *after, uint64_t now)
 {
@@ -4931,7 +4938,7 @@ static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_sea
     return !room || ratelimit_priv_commit(t, seat, after, now);
 }
 
-/* What the store told last, in tokens: a little less. */
+/* The remaining tokens of the store's last answer, rounded down. */
 static inline uint64_t ratelimit_priv_told(const ratelimit_limit *l, uint64_t rest)
 {
     return (rest >> RATELIMIT_PRIV_TOLD_SHIFT & 255) * (l->burst / 256 + 1);
@@ -5138,8 +5145,9 @@ static void ratelimit_priv_tier_forget(ratelimit_tier *tier, uint64_t place, uin
     RATELIMIT_PRIV_LEAVE();
 }
 
-/* Who asked for a lease has `tokens` now, with what was left of the last one. Does that do? *r,
- * what the store said to the lease, becomes the answer. Returns the tokens that stay. */
+/* The caller asked for a lease and now has `tokens`, including the rest of the old lease. If they
+ * are enough, it is served from them. *r is the store's answer to the lease; it becomes the answer
+ * to the request. Returns the tokens that stay. */
 static uint64_t ratelimit_priv_lease_share(const ratelimit_request *q, uint64_t tokens,
                                            ratelimit_result *r)
 {
@@ -5519,7 +5527,7 @@ RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier)
     return store;
 }
 
-/* Copies counters, of which a struct is made and nothing else. */
+/* Copies a struct that consists of uint64_t counters only. */
 static void ratelimit_priv_copy_counts(void *out, const void *counts, size_t bytes)
 {
     const uint64_t *from = (const uint64_t *)counts;
@@ -5554,7 +5562,7 @@ RATELIMIT_API ratelimit_status ratelimit_init(ratelimit_limiter *l, ratelimit_st
     return RATELIMIT_OK;
 }
 
-/* Can the store not do all or none? (If each of the requests is UNSUPPORTED alone, it may.) */
+/* True if the store cannot do all or none. False if each request alone is UNSUPPORTED. */
 static bool ratelimit_priv_unable(const ratelimit_request *req, const ratelimit_result *res,
                                   size_t count)
 {
@@ -5836,9 +5844,10 @@ static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
     }
 }
 
-/* Sleeps until the time of a reservation has come. If that is cancelled, who has the reservation is
- * told what is left of its wait, counted from before it was asked: never more than there is. A
- * tier's local bucket keeps it: the tier's store, which may be back, knows nothing of it. */
+/* Sleeps until the time of a reservation has come. After a cancel, the store that made the
+ * reservation gets the rest of the wait. It is counted from before the store was asked, so it is
+ * never too long. A tier's local bucket keeps it: the tier's store, which may be back, knows
+ * nothing of it. */
 static void ratelimit_priv_await(ratelimit_priv_waiting *w, const ratelimit_request *req,
                                  ratelimit_result *out)
 {
@@ -5936,7 +5945,9 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
 
    Loaders exclude each other by a lock word. The holder changes the word at each rule. A waiter
    that sees one word for too long frees the lock; the holder then finds another word and gives up.
-   (If the holder was stopped while it stored a rule, it may overwrite one rule of the other load.)
+   A holder that was stopped while it stored a rule goes on storing it, perhaps in the side that is
+   up by then. Until the next load that text has one entry of the slow load, or a mix of two, in
+   place of its own, and rules that share its chain may not be found.
 
    A tally is found by its number. Its generation says whether it still belongs to the rule. */
 
@@ -6540,7 +6551,7 @@ RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resour
     return ratelimit_allow_rule_n(l, resource, rule, 1);
 }
 
-/* Whether a client is better told of a than of b. */
+/* True if a is more restrictive than b. */
 static bool ratelimit_priv_binds(const ratelimit_result *a, const ratelimit_result *b)
 {
     bool a_refused = !a->allowed && a->status != RATELIMIT_SKIPPED;
@@ -6770,14 +6781,14 @@ static bool ratelimit_priv_has_numbers(const ratelimit_result *res)
     return res->burst && res->burst != UINT64_MAX;
 }
 
-/* Whether clients may be told of a result. One that is allowed for another reason than its limit
- * would show that reason. */
+/* True if a result may be shown to clients. A result that passed by shadow mode or by a failure
+ * policy must not show that. */
 static bool ratelimit_priv_is_told(const ratelimit_result *res, const ratelimit_rule *rule)
 {
     return !rule->shadow && (!res->allowed || res->status == RATELIMIT_OK);
 }
 
-/* Whether RateLimit lists item i: of several with one name the most restrictive. */
+/* True if RateLimit lists item i: of several with one name it lists the most restrictive. */
 static bool ratelimit_priv_is_listed(const ratelimit_result *res, const ratelimit_rule *rules,
                                      size_t count, size_t i)
 {
