@@ -1238,18 +1238,20 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * the same ones. Q whole ns and R/D make the interval. If tokens does not divide the period, D is t
  * itself (reducing the fraction would take a loop, and nothing depends on it). If t is too large
  * for that the fraction is F, in 2^-24 ns, rounded up. A t that is so large that F would overflow
- * is first shortened by S bits. One limit is 15 to 25 KB of text for the compiler: the more, the
- * longer its numbers are written. An example: 7 per second is Q = 142857142, R/D = 6/7. */
+ * is first shortened by S bits. What stays of it, T, has 24 bits or more, so that one unit more in
+ * F makes up for the bits that were cut off; and (M << 24) + T is below 2^64: T is below 2^39, or M
+ * has at most 62 - 23 bits. One limit is 15 to 25 KB of text for the compiler: the more, the longer
+ * its numbers are written. An example: 7 per second is Q = 142857142, R/D = 6/7. */
 #  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: the longest window */
 #  define RATELIMIT_PRIV_PARTS   0x1000000                    /* 2^24: the most parts of a ns */
 #  define RATELIMIT_PRIV_NZ(x)   ((x) + !(x))
-#  define RATELIMIT_PRIV_S(t)    ((t) >> 40 ? (t) >> 56 ? 23 : 16 : 0)
+#  define RATELIMIT_PRIV_S(t)    ((t) >> 39 ? (t) >> 54 ? 23 : 15 : 0)
 #  define RATELIMIT_PRIV_T(t)    ((t) >> RATELIMIT_PRIV_S(t))
 #  define RATELIMIT_PRIV_M(t, p) ((p) % RATELIMIT_PRIV_NZ(t))
 #  define RATELIMIT_PRIV_F(t, p)                                                                   \
     (((RATELIMIT_PRIV_M(t, p) >> RATELIMIT_PRIV_S(t) << 24) + RATELIMIT_PRIV_T(t) - 1) /           \
          RATELIMIT_PRIV_NZ(RATELIMIT_PRIV_T(t)) +                                                  \
-     ((t) >> 40 != 0))
+     ((t) >> 39 != 0))
 #  define RATELIMIT_PRIV_BIG(t, p) ((t) > RATELIMIT_PRIV_PARTS && RATELIMIT_PRIV_M(t, p))
 #  define RATELIMIT_PRIV_Q(t, p)                                                                   \
     ((p) / RATELIMIT_PRIV_NZ(t) + (RATELIMIT_PRIV_BIG(t, p) ? RATELIMIT_PRIV_F(t, p) >> 24 : 0))
