@@ -1238,10 +1238,11 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * the same ones. Q whole ns and R/D make the interval. If tokens does not divide the period, D is t
  * itself (reducing the fraction would take a loop, and nothing depends on it). If t is too large
  * for that the fraction is F, in 2^-24 ns, rounded up. A t that is so large that F would overflow
- * is first shortened by S bits. What stays of it, T, has 24 bits or more, so that one unit more in
- * F makes up for the bits that were cut off; and (M << 24) + T is below 2^64: T is below 2^39, or M
- * has at most 62 - 23 bits. One limit is 15 to 25 KB of text for the compiler: the more, the longer
- * its numbers are written. An example: 7 per second is Q = 142857142, R/D = 6/7. */
+ * is first shortened by S bits. What stays of it, T, is at least 2^24, so one unit more in F makes
+ * up for the bits that were cut off. And what stays of M fits: M is below T, which is below 2^39,
+ * or it is at most 2^62 >> 23; so (M << 24) + T is below 2^64. One limit is 15 to 25 KB of text for
+ * the compiler: the more, the longer its numbers are written. An example: 7 per second is Q =
+ * 142857142, R/D = 6/7. */
 #  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: the longest window */
 #  define RATELIMIT_PRIV_PARTS   0x1000000                    /* 2^24: the most parts of a ns */
 #  define RATELIMIT_PRIV_NZ(x)   ((x) + !(x))
@@ -1260,6 +1261,10 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_DF(t)                                                                     \
     ((t) > RATELIMIT_PRIV_PARTS ? RATELIMIT_PRIV_PARTS : RATELIMIT_PRIV_NZ(t))
 #  define RATELIMIT_PRIV_D(t, p) (RATELIMIT_PRIV_M(t, p) ? RATELIMIT_PRIV_DF(t) : 1)
+/* GOOD: nothing in it can overflow for what the tests before it let through. b x floor(p / t) is at
+ * most 2^62 by the test before the sum, and Q is at most floor(p / t) + 1. If p / t is below 1, the
+ * sum is at most b for Q and b for R/D, which is below 1: below 2^64. If it is not, b is at most
+ * 2^62, and the sum at most three times that: b x floor(p / t), b for Q, b for R/D. */
 #  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
     ((t) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) + 1 > ((t) + 15) / 16 &&            \
      (p) <= RATELIMIT_PRIV_MAX &&                                                                  \
@@ -1270,7 +1275,8 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
                   RATELIMIT_PRIV_DF(t) <=                                                          \
           RATELIMIT_PRIV_MAX))
 /* The interval as a number of 20 bits and a class: about m x 2^(4c - 20) ns. X is the interval in
- * 2^-40 ns, for intervals below 2^24 ns; H picks the highest group of four bits. */
+ * 2^-40 ns, for intervals below 2^24 ns, so it fits into 64 bits. (The fraction of a t above 2^40
+ * may come out as 1, but then p / t is at most 2^22.) H picks the highest group of four bits. */
 #  define RATELIMIT_PRIV_Z(t) ((t) >> 40 ? 23 : 0)
 #  define RATELIMIT_PRIV_X(t, p)                                                                   \
     (((p) / RATELIMIT_PRIV_NZ(t) << 40) + ((RATELIMIT_PRIV_M(t, p) >> RATELIMIT_PRIV_Z(t) << 24) / \
@@ -2277,7 +2283,10 @@ static inline ratelimit_priv_span ratelimit_priv_interval(const ratelimit_limit 
     return ratelimit_priv_span_of(l->interval_ns, l->interval_part);
 }
 
-/* f/d as F, by a multiplication with the limit's inverse of d; the estimate is F or F - 1. */
+/* f/d as F, by a multiplication with the limit's inverse of d, 2^63 / d rounded up. The inverse is
+ * too large by less than 1, so the product is by less than f, which is below 2^24, and the estimate
+ * by less than 2^-15. Rounded down it is F - 1, or F if f x 2^24 / d is a whole number or just
+ * below one. A multiplication tells which. */
 static inline uint64_t ratelimit_priv_pack(uint32_t part, const ratelimit_limit *l)
 {
     uint64_t packed;
@@ -2330,8 +2339,9 @@ static RATELIMIT_PRIV_INLINE ratelimit_priv_span ratelimit_priv_window(const rat
     return window;
 }
 
-/* floor(ns / interval) for an interval without a fraction, ns at most 2^63: the estimate by the
- * limit's inverse is right or one too small. */
+/* floor(ns / interval) for an interval without a fraction, ns at most 2^63. The inverse was rounded
+ * down, by less than 1, and ns is at most half of 2^64, so ns x inverse / 2^64 is too small by less
+ * than 1: rounded down it is right or one too small. */
 static inline uint64_t ratelimit_priv_whole(const ratelimit_limit *l, uint64_t ns)
 {
 #  if RATELIMIT_PRIV_WIDE
@@ -2343,7 +2353,10 @@ static inline uint64_t ratelimit_priv_whole(const ratelimit_limit *l, uint64_t n
 }
 
 /* How many whole tokens fit in span: floor((ns d + part) / (interval d)). ns d may need 86 bits. If
- * it does the product is made bit by bit, and whole intervals (at most 2^62) are taken out. */
+ * it does, the product is made bit by bit of d, from the highest on: `over` is what the bits up to
+ * here make of the rest of ns, less whole intervals, which are counted in `low`. An interval is at
+ * most 2^62 parts (it is per_ns if d is tokens; else it is below 2^38 ns of 2^24 parts), so 2 over
+ * + rest is below 3 x 2^62. */
 static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_span span)
 {
     uint64_t d = l->parts, interval = l->interval_ns * d + l->interval_part;
@@ -2401,7 +2414,9 @@ static inline uint64_t ratelimit_priv_left(const ratelimit_bucket *b, uint64_t n
  * l's interval, at most the window. The old interval is known as m x 2^(4c - 20) ns, cut off: so
  * the number of tokens comes out right or too large, by at most one part in 2^16. A number that is
  * so little above a whole one that this may be the reason is taken to be whole: up to 65,535 whole
- * tokens stay exactly as they were. */
+ * tokens stay exactly as they were. m is at least 2^16 (the class has seen to that), so k whole
+ * tokens come out as k to k + k / 2^16: as less than k << 16 in `part`. One more is for F, which
+ * was rounded up by less than 2^-24 ns, and no interval is shorter than 2^-4 ns. */
 static uint64_t ratelimit_priv_rescale(uint64_t rest, uint64_t ns, const ratelimit_limit *l,
                                        uint32_t *debt_part)
 {
@@ -2563,8 +2578,10 @@ static void ratelimit_priv_look_debt(ratelimit_priv_step *s, const ratelimit_buc
     (void)changed, (void)fraction;
 #  endif
     /* A debt that the limit cannot have made at any time up to now + step is of a clock that was
-     * set back. In a fixed window that is a debt beyond the end of the window which now + step is
-     * in. A debt made on purpose is known by how long it was when it was seen. */
+     * set back. A clock that was ahead by step at most was in no later window than the one that now
+     * + step is in. `late` is how much later that one ends than ours, and a bucket charged in it
+     * was full a window after its end at the latest. A debt made on purpose is known by how long it
+     * was when it was seen. */
     most = s->purpose ? ratelimit_priv_seen_most(b->rest) : s->window.ns;
     ahead = s->debt.ns + (s->purpose ? s->to_end : 0);
     if (s->to_end && !s->purpose && step_ns < RATELIMIT_PRIV_LONG)
@@ -3150,7 +3167,35 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
       use one burst more. tests/test_threads.c and tests/test_processes.c try that with SIGSTOP.
    5. Where the chip has no 64-bit compare-and-swap there are no quick takes, and a bucket is only
       written under the lock of its line. A holder that was stopped between two stores for longer
-      than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile. */
+      than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile.
+
+   Why that is enough, where it is not plain:
+
+   - A quick take may swap full_ns after its place got another owner, if full_ns has the value again
+     that was read. But a quick take only moves full_ns forward. So whoever owns the place then owes
+     more than before, never less. The take sees another lock word, then another tag or rest, and
+     starts over. If it finds its own tag and rest, the commit was for another place of the line, or
+     the place was given to its key once more. Then the charge is where it belongs: the decision was
+     made on the value that was swapped. (If the limit of a key changed and changed back in between,
+     n intervals of the other limit were charged.)
+   - Rest is loaded before full_ns (ratelimit_priv_fetch). Most commits store full_ns first, so
+     nobody can see their new rest with the old, lesser, full_ns: what a reader finds in between
+     owes more, not less. Where rest is stored first, a reader may see the old rest with the new,
+     lesser, full_ns. A quick take that did so loads rest again after its swap, as the lock word is
+     another, and starts over. The general way compares the lock word before it believes what it
+     read.
+   - Were a freed bucket's full_ns stored first, a quick take could charge it and still find its
+     rest as it was. Then rest would become 0, and the charge would be forgotten. With rest first,
+     either the take finds another rest, or its swap comes before the commit's, which fails.
+   - A slow holder gives a key one burst more at most, because it brings in one place at most: its
+     first swap succeeds only if nobody has claimed that place since. A search finds one of the two
+     places, always the same; the other one is not charged, and is full and free in the end. If k
+     holders for one key are that slow at once, each with a place of its own, they give it k bursts.
+   - ratelimit_priv_search loads a lock and three tags at once, without acquire. It does so on x86
+     only, where each of the words is loaded whole, and loads stay in their order. The compiler
+     leaves them in order, too: the load of the lock word before it acquires, and what comes after
+     it needs its result for an address or a branch. If it finds nothing, the lock word of the home
+     line is loaded again: whoever brings the key in changes that first. */
 
 typedef struct ratelimit_priv_line {
     uint32_t lock;
@@ -3398,6 +3443,7 @@ static inline uint32_t ratelimit_priv_lowest(uint32_t bits)
 #  endif
 }
 
+/* Rest first: see "Why that is enough". */
 static inline ratelimit_bucket ratelimit_priv_fetch(const ratelimit_bucket *from)
 {
     ratelimit_bucket b;
@@ -3453,7 +3499,10 @@ static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_find(ratelimit_priv_line *b
 }
 
 /* The place that a new key gets: the first free one from its home line on; if there is none, the
- * policy's choice. seats are those of a batch, whose places are taken. */
+ * policy's choice. seats are those of a batch, whose places are taken. The best place so far is
+ * replaced by a better one only. EVICT and INHERIT: the lesser debt, and of equal ones the one that
+ * was idle longer. EVICT_LAST_SEEN: the other way round. Under REFUSE no debt gives its place away,
+ * a permit never does. */
 static RATELIMIT_PRIV_NOINLINE void
 ratelimit_priv_choose_any(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
                           const ratelimit_priv_seat *seats, size_t count)
@@ -4297,7 +4346,7 @@ static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req
 }
 
 /* Looks for all keys of a batch, first those that are there: a newcomer must not get the place of
- * one of them, nor that of another newcomer. */
+ * one of them, nor that of another newcomer. Requests of one place share the seat of the first. */
 static void ratelimit_priv_probe_all(ratelimit_table *t, ratelimit_priv_part *part, size_t count,
                                      uint64_t now)
 {
@@ -4973,7 +5022,9 @@ static inline uint64_t ratelimit_priv_owed(const ratelimit_bucket *b, uint64_t n
         b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)), now);
 }
 
-/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. */
+/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. `over` is
+ * how long the debt outlives our trust, as m x 2^e: m has at most 27 bits and is rounded up, so
+ * that T = F - m x 2^e is too early by less than 2^e ns, never too late. */
 static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
                                                   const ratelimit_limit *l, uint64_t n,
                                                   const ratelimit_result *told, uint64_t now)
@@ -5172,7 +5223,14 @@ static uint64_t ratelimit_priv_lease_share(const ratelimit_request *q, uint64_t 
     return left;
 }
 
-/* The store's answer to a take that was asked at now: is kept, and becomes the caller's. */
+/* The store's answer to a take that was asked at now: is kept, and becomes the caller's. The entry
+ * is changed only if it is the one that was there when the question was sent, and if nobody else
+ * asks for a lease on it. If the store refused and no leased token is left, it becomes a refusal
+ * (of 1 token, if not even that could be leased); also if the store allowed the take, but what
+ * remains is too little for the same again. Else it becomes a lease, if one was asked for (with
+ * what is left, perhaps nothing), or if the key may be leased: then the next take within lease_ns
+ * asks. Tokens for an entry that has changed serve this request; the others are lost. All is
+ * computed from `told` again if a swap fails. */
 static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_request *q,
                                       const ratelimit_priv_ask *ask, ratelimit_result *r,
                                       uint64_t now)
