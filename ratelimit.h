@@ -171,7 +171,9 @@
 
    Memory is yours: nothing is allocated, nothing is kept outside what you pass in. A bucket is 16
    bytes, all zero is full. A table has no pointers, so it may be static, on the heap, in shared
-   memory or in a mapped file.
+   memory or in a mapped file. What writes a text returns its length without the NUL; if buf_bytes
+   is not above that, the text is "" (bytes behind its NUL may have changed): it is never cut off
+   silently.
 
    Threads. Limits are read-only and shared freely. A plain bucket has one caller at a time;
    ratelimit_bucket_take_shared, the table, the stores here and the limiter may be called by any
@@ -205,11 +207,8 @@
 
 /* A major version may change anything; a minor one adds names and may change layouts (rebuild
    static copies together); a patch changes neither. */
-#  define RATELIMIT_VERSION_MAJOR 1
-#  define RATELIMIT_VERSION_MINOR 0
-#  define RATELIMIT_VERSION_PATCH 0
-#  define RATELIMIT_VERSION       10000 /* major * 10000 + minor * 100 + patch */
-#  define RATELIMIT_VERSION_TEXT  "1.0.0"
+#  define RATELIMIT_VERSION      10000 /* major * 10000 + minor * 100 + patch */
+#  define RATELIMIT_VERSION_TEXT "1.0.0"
 
 #  if defined(__GNUC__)
 #    define RATELIMIT_PRIV_UNUSED    __attribute__((unused))
@@ -374,8 +373,7 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, con
 
 /* ratelimit_limit_format  Writes limit as text that parse reads back to an equal limit (but for a
  * scope that was assigned): "10/s burst 20", "100/m window", "unlimited"; a bad one is "bad limit".
- * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
- * its NUL may have changed): never cut off silently. 80 bytes are always enough. */
+ * Returns the length without the NUL, see MEMORY. 80 bytes are always enough. */
 RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *buf,
                                             size_t buf_bytes);
 
@@ -1072,8 +1070,7 @@ enum { RATELIMIT_HTTP_FIELDS_BYTES = 320 };
  * by a failure policy), nor the numbers of a result that has none (unlimited; no store decided).
  * Source: draft-ietf-httpapi-ratelimit-headers-10.
  *
- * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
- * its NUL may have changed). RATELIMIT_HTTP_FIELDS_BYTES are always enough. */
+ * Returns the length without the NUL, see MEMORY. RATELIMIT_HTTP_FIELDS_BYTES are always enough. */
 RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            const ratelimit_limit *limit, unsigned sets, char *buf,
                                            size_t buf_bytes);
@@ -1104,8 +1101,8 @@ RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
  *
  * labels_or_null   for all samples, in the format itself: instance="3",zone="b"
  *
- * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
- * its NUL may have changed). Numbers that grow meanwhile may make the next text longer. */
+ * Returns the length without the NUL, see MEMORY. Numbers that grow meanwhile may make the next
+ * text longer. */
 RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelimit_table *table,
                                        uint64_t now_ns, const char *labels_or_null, char *buf,
                                        size_t buf_bytes);
@@ -1243,7 +1240,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * or it is at most 2^62 >> 23; so (M << 24) + T is below 2^64. One limit is 15 to 25 KB of text for
  * the compiler: the more, the longer its numbers are written. An example: 7 per second is Q =
  * 142857142, R/D = 6/7. */
-#  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: the longest window */
+#  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: longest window and debt */
 #  define RATELIMIT_PRIV_PARTS   0x1000000                    /* 2^24: the most parts of a ns */
 #  define RATELIMIT_PRIV_NZ(x)   ((x) + !(x))
 #  define RATELIMIT_PRIV_S(t)    ((t) >> 39 ? (t) >> 54 ? 23 : 15 : 0)
@@ -1831,11 +1828,6 @@ RATELIMIT_API ratelimit_limit ratelimit_window_make(uint64_t tokens, uint64_t pe
     return ratelimit_priv_make(RATELIMIT_PRIV_WINDOW, tokens, per_ns, tokens);
 }
 
-static inline uint32_t ratelimit_priv_kind(const ratelimit_limit *l)
-{
-    return l->kind;
-}
-
 RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limit)
 {
     ratelimit_limit made;
@@ -2044,10 +2036,10 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
     if (!ratelimit_priv_tenths(&tokens, places, &per, true))
         return RATELIMIT_BAD_LIMIT;
     *out = more ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
-    if (ratelimit_priv_kind(out) && !(more && burst_at && burst != tokens))
+    if (out->kind && !(more && burst_at && burst != tokens))
         return RATELIMIT_OK;
     *out = ratelimit_limit_make(tokens, per, 1);
-    if (burst_at && ratelimit_priv_kind(out))
+    if (burst_at && out->kind)
         t->at = burst_at;
     return RATELIMIT_BAD_LIMIT;
 }
@@ -2130,7 +2122,7 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
     ratelimit_priv_page_begin(&p, buf, buf_bytes);
     if (ratelimit_limit_check(limit) != RATELIMIT_OK) {
         ratelimit_priv_say(&p, "bad limit");
-    } else if (ratelimit_priv_kind(limit) == RATELIMIT_PRIV_UNLIMITED) {
+    } else if (limit->kind == RATELIMIT_PRIV_UNLIMITED) {
         ratelimit_priv_say(&p, "unlimited");
     } else {
         for (i = 0; i < RATELIMIT_PRIV_UNITS; i++) /* the largest that leaves no rest */
@@ -2142,7 +2134,7 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
         if (limit->per_ns != ratelimit_priv_units[unit].ns)
             ratelimit_priv_say_number(&p, limit->per_ns / ratelimit_priv_units[unit].ns);
         ratelimit_priv_say(&p, ratelimit_priv_units[unit].name);
-        if (ratelimit_priv_kind(limit) == RATELIMIT_PRIV_WINDOW) {
+        if (limit->kind == RATELIMIT_PRIV_WINDOW) {
             ratelimit_priv_say(&p, " window");
         } else if (limit->burst != limit->tokens) {
             ratelimit_priv_say(&p, " burst ");
@@ -2191,7 +2183,6 @@ enum {
     RATELIMIT_PRIV_CLASS_HELD /* a shared bucket while it is changed */
 };
 
-#  define RATELIMIT_PRIV_LONG        RATELIMIT_PRIV_MAX /* no debt is longer */
 #  define RATELIMIT_PRIV_PART_MASK   UINT64_C(0xffffff)
 #  define RATELIMIT_PRIV_CODE_SHIFT  24
 #  define RATELIMIT_PRIV_CLASS_SHIFT 44
@@ -2311,7 +2302,7 @@ static uint64_t ratelimit_priv_fractions(const ratelimit_limit *l, uint64_t n, u
 
 static bool ratelimit_priv_too_many(const ratelimit_limit *l, uint64_t n)
 {
-    return l->interval_ns && n > RATELIMIT_PRIV_LONG / l->interval_ns;
+    return l->interval_ns && n > RATELIMIT_PRIV_MAX / l->interval_ns;
 }
 
 /* n tokens as a span, exactly; false if it is longer than 2^62 ns. */
@@ -2328,7 +2319,7 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_cost(const ratelimit_limit *l, 
     if (l->parts > 1)
         cost->ns += ratelimit_priv_fractions(l, n, &part); /* at most 2^62, and below 2^63 */
     cost->part = part;
-    return cost->ns <= RATELIMIT_PRIV_LONG;
+    return cost->ns <= RATELIMIT_PRIV_MAX;
 }
 
 static RATELIMIT_PRIV_INLINE ratelimit_priv_span ratelimit_priv_window(const ratelimit_limit *l)
@@ -2584,7 +2575,7 @@ static void ratelimit_priv_look_debt(ratelimit_priv_step *s, const ratelimit_buc
      * was when it was seen. */
     most = s->purpose ? ratelimit_priv_seen_most(b->rest) : s->window.ns;
     ahead = s->debt.ns + (s->purpose ? s->to_end : 0);
-    if (s->to_end && !s->purpose && step_ns < RATELIMIT_PRIV_LONG)
+    if (s->to_end && !s->purpose && step_ns < RATELIMIT_PRIV_MAX)
         late = (s->now % l->per_ns + step_ns) / l->per_ns * l->per_ns;
     if (ahead > most && ahead - most > late) {
         s->debt = !s->purpose        ? s->window
@@ -2695,7 +2686,7 @@ static uint64_t ratelimit_priv_give(ratelimit_priv_step *s, ratelimit_priv_span 
 static uint64_t ratelimit_priv_cancel(ratelimit_priv_step *s, uint64_t left, uint64_t n)
 {
     ratelimit_priv_span then = s->window;
-    if (!left || left > RATELIMIT_PRIV_LONG)
+    if (!left || left > RATELIMIT_PRIV_MAX)
         return 0;
     then.ns += left; /* which was rounded up to whole ns */
     return ratelimit_priv_above(s->debt, then) ? 0 : ratelimit_priv_give(s, s->cost, n);
@@ -2718,8 +2709,7 @@ static bool ratelimit_priv_decide_op(ratelimit_bucket *b, const ratelimit_limit 
     costs = ratelimit_priv_cost(l, n, &s.cost);
     over = !costs || s.block ||
            ratelimit_priv_above(ratelimit_priv_plus(s.debt, s.cost, l->parts), s.window);
-    fits =
-        costs && s.debt.ns <= RATELIMIT_PRIV_LONG && s.cost.ns <= RATELIMIT_PRIV_LONG - s.debt.ns;
+    fits = costs && s.debt.ns <= RATELIMIT_PRIV_MAX && s.cost.ns <= RATELIMIT_PRIV_MAX - s.debt.ns;
     if (!costs)
         s.cost = ratelimit_priv_span_of(UINT64_MAX, 0);
 
@@ -2960,10 +2950,9 @@ inline
    another's mark for its own. */
 #  if defined(RATELIMIT_PRIV_SHARED)
 #    if RATELIMIT_PRIV_ATOMIC64
-static inline bool ratelimit_priv_held(uint64_t rest)
-{
-    return ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_HELD;
-}
+/* What a mark has in the bits of the state that it stands for. */
+#      define RATELIMIT_PRIV_MARKED                                                                \
+        ((RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) & ~ratelimit_priv_class_bits(31))
 
 static bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_bucket *old,
                                         const ratelimit_bucket *now)
@@ -2974,8 +2963,7 @@ static bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_buc
     uint64_t mark = ((old->full_ns ^ old->rest) * UINT64_C(0x9E3779B97F4A7C15)) >> 40;
     const bool back = (now->full_ns - old->full_ns) >> 63 != 0;
     const ratelimit_bucket *keep = !old->rest || (back && now->rest) ? now : old;
-    mark |= keep->rest & (RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) &
-            ~ratelimit_priv_class_bits(31);
+    mark |= keep->rest & RATELIMIT_PRIV_MARKED;
     mark |= ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_HELD);
     mark |= (uint64_t)ratelimit_priv_class(keep->rest) << RATELIMIT_PRIV_SEEN_SHIFT;
     if (!ratelimit_priv_swap64(&b->rest, old->rest, mark))
@@ -2996,7 +2984,7 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
     for (;;) {
         copy.rest = ratelimit_priv_load64(&b->rest);
         copy.full_ns = ratelimit_priv_load64(&b->full_ns);
-        if (!ratelimit_priv_held(copy.rest)) {
+        if (ratelimit_priv_class(copy.rest) != RATELIMIT_PRIV_CLASS_HELD) {
             if (ratelimit_priv_load64(&b->rest) == copy.rest)
                 return copy;
             continue;
@@ -3006,8 +2994,7 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
             turns = 0;
         }
         if (ratelimit_priv_wait_turn(&turns)) {
-            uint64_t rest = copy.rest & (RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) &
-                            ~ratelimit_priv_class_bits(31);
+            uint64_t rest = copy.rest & RATELIMIT_PRIV_MARKED;
             rest |=
                 ratelimit_priv_class_bits((uint32_t)(copy.rest >> RATELIMIT_PRIV_SEEN_SHIFT) & 31);
             rest |= UINT64_C(61) << RATELIMIT_PRIV_SEEN_SHIFT | RATELIMIT_PRIV_PART_MASK;
@@ -3507,14 +3494,13 @@ static RATELIMIT_PRIV_NOINLINE void
 ratelimit_priv_choose_any(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
                           const ratelimit_priv_seat *seats, size_t count)
 {
-    ratelimit_priv_line *block =
-        seat->home - ((seat->home - ratelimit_priv_lines(t)) & (RATELIMIT_PRIV_BLOCK - 1));
-    size_t at = (size_t)(seat->home - block), i, k;
+    ratelimit_priv_line *block = ratelimit_priv_block(t, seat->home);
+    size_t i, k;
     uint64_t best_left = 0, best_idle = 0;
     seat->full = true;
     seat->least = UINT64_MAX;
-    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++, at = (at + 1) & (RATELIMIT_PRIV_BLOCK - 1)) {
-        ratelimit_priv_line *line = &block[at];
+    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++) {
+        ratelimit_priv_line *line = ratelimit_priv_line_at(block, seat->home, i);
         uint32_t slot, word = i ? ratelimit_priv_load32(&line->lock) : seat->home_word;
         for (slot = 0; slot < 3; slot++) {
             uint32_t tag = ratelimit_priv_load32(&line->tag[slot]);
@@ -3760,11 +3746,16 @@ static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
     (void)ratelimit_priv_swap32(lock, word + 1, word + 2);
 }
 
+/* ns that a key still owes whose place a newcomer gets; 0 if the place is free. */
+static inline uint64_t ratelimit_priv_displaced(const ratelimit_priv_seat *seat, uint64_t now)
+{
+    return seat->there || !seat->old_tag ? 0 : ratelimit_priv_left(&seat->in_it, now);
+}
+
 static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                          uint64_t now)
 {
-    if (!seat->there && t->when_full != RATELIMIT_INHERIT && seat->old_tag &&
-        ratelimit_priv_left(&seat->in_it, now))
+    if (t->when_full != RATELIMIT_INHERIT && ratelimit_priv_displaced(seat, now))
         ratelimit_priv_bump(&t->evicted, 1);
 }
 
@@ -3799,9 +3790,8 @@ static bool ratelimit_priv_makes(ratelimit_op op)
 static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat *seat,
                                    const ratelimit_limit *l, uint64_t now)
 {
-    uint64_t left = seat->there || seat->full || !seat->old_tag || t->when_full != RATELIMIT_INHERIT
-                        ? 0
-                        : ratelimit_priv_left(&seat->in_it, now);
+    uint64_t left =
+        seat->full || t->when_full != RATELIMIT_INHERIT ? 0 : ratelimit_priv_displaced(seat, now);
     if (!left)
         return;
     seat->was.full_ns = now + left;
@@ -4702,8 +4692,8 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
         ratelimit_bucket after;
         do {
             ratelimit_priv_probe(t, place, now_ns, true, NULL, 0, &seat);
-            if (seat.full || (!seat.there && t->when_full == RATELIMIT_INHERIT && seat.old_tag &&
-                              ratelimit_priv_left(&seat.in_it, now_ns))) {
+            if (seat.full ||
+                (t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(&seat, now_ns))) {
                 room = false;
                 break;
             }
@@ -4984,8 +4974,8 @@ static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
 static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                     const ratelimit_bucket *after, uint64_t now)
 {
-    bool room = !seat->full && (seat->there || t->when_full != RATELIMIT_INHERIT ||
-                                !seat->old_tag || !ratelimit_priv_left(&seat->in_it, now));
+    bool room =
+        !seat->full && !(t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(seat, now));
     return !room || ratelimit_priv_commit(t, seat, after, now);
 }
 
@@ -5116,7 +5106,7 @@ static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratel
 static inline bool ratelimit_priv_lease_serve(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                               const ratelimit_bucket *after, uint64_t now)
 {
-#  if RATELIMIT_PRIV_ATOMIC64 || !RATELIMIT_PRIV_ATOMIC
+#  if RATELIMIT_PRIV_QUICK
     ratelimit_bucket *b = &seat->line->bucket[seat->slot];
     (void)t, (void)now;
     return ratelimit_priv_swap64(&b->rest, seat->was.rest, after->rest) &&
@@ -5806,7 +5796,7 @@ static uint64_t ratelimit_priv_elapsed(ratelimit_priv_waiting *w)
     if (!w->clock)
         return w->slept;
     now = w->clock(w->clock_self);
-    if (now - w->start < w->elapsed || now - w->start > RATELIMIT_PRIV_LONG)
+    if (now - w->start < w->elapsed || now - w->start > RATELIMIT_PRIV_MAX)
         w->start = now - w->elapsed; /* the clock was set back: go on from there */
     w->elapsed = now - w->start;
     return w->elapsed;
@@ -6809,7 +6799,7 @@ static void ratelimit_priv_say_bytes(ratelimit_priv_page *p, const unsigned char
 /* q tokens come back in w seconds, the time of a whole burst rounded up. */
 static void ratelimit_priv_say_policy(ratelimit_priv_page *p, const ratelimit_limit *l)
 {
-    bool window = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+    bool window = l->kind == RATELIMIT_PRIV_WINDOW;
     ratelimit_priv_span span = ratelimit_priv_window(l);
     uint64_t w = ratelimit_priv_seconds(window ? l->per_ns : span.ns + (span.part != 0));
     ratelimit_priv_say_integer(
@@ -6824,9 +6814,9 @@ static void ratelimit_priv_say_state(ratelimit_priv_page *p, const ratelimit_res
 {
     bool skipped = res->status == RATELIMIT_SKIPPED; /* its Retry-After is another's */
     uint64_t retry = skipped ? 0 : ratelimit_priv_retry_seconds(res), ns = res->reset_after_ns;
-    bool known = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW || ns == 0;
+    bool known = l->kind == RATELIMIT_PRIV_WINDOW || ns == 0;
     ratelimit_priv_span cost = {0, 0};
-    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_BUCKET && res->burst > res->remaining)
+    if (l->kind == RATELIMIT_PRIV_BUCKET && res->burst > res->remaining)
         known = ratelimit_priv_cost(l, res->burst - res->remaining - 1, &cost);
     ratelimit_priv_say_integer(p, ";r=", res->remaining);
     if (retry)
@@ -6887,7 +6877,7 @@ RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
         const char *before = field ? "RateLimit: " : "RateLimit-Policy: ";
         bool any = false;
         for (i = 0; i < count; i++) {
-            uint32_t kind = ratelimit_priv_kind(&rules[i].limit);
+            uint32_t kind = rules[i].limit.kind;
             if (!ratelimit_priv_is_listed(res, rules, count, i) ||
                 (!field && kind != RATELIMIT_PRIV_BUCKET && kind != RATELIMIT_PRIV_WINDOW))
                 continue;
