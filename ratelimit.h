@@ -1464,101 +1464,83 @@ extern size_t strlen(const char *text);
 extern "C" {
 #  endif
 
-/* Loads acquire and stores release, so that whoever sees a new lock word sees what was written
- * before it, and whoever read a bucket before the word did not read one written after it. */
+/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release, so that whoever sees
+ * a new lock word sees what was written before it, and whoever read a bucket before the word did not
+ * read one written after it. `old` is a variable. */
 #  if RATELIMIT_PRIV_CAN && defined(__GNUC__)
-static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
-{
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
-{
-    __atomic_store_n(p, value, __ATOMIC_RELEASE);
-}
-static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
-{
-    return __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
+#    define RATELIMIT_PRIV_LOAD(bits, p)         __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#    define RATELIMIT_PRIV_STORE(bits, p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
+#    define RATELIMIT_PRIV_SWAP(bits, p, old, value)                                               \
+      __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 #  elif RATELIMIT_PRIV_CAN
-static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
-{
+#    define RATELIMIT_PRIV_INT32      long
+#    define RATELIMIT_PRIV_INT64      __int64
+#    define RATELIMIT_PRIV_EXCHANGE32 _InterlockedExchange
+#    define RATELIMIT_PRIV_EXCHANGE64 _InterlockedExchange64
+#    define RATELIMIT_PRIV_COMPARE32  _InterlockedCompareExchange
+#    define RATELIMIT_PRIV_COMPARE64  _InterlockedCompareExchange64
 #    if defined(_M_ARM64)
-    return __ldar32((volatile unsigned __int32 *)p);
+#      define RATELIMIT_PRIV_LOAD(bits, p) __ldar##bits((volatile unsigned __int##bits *)(p))
 #    else
-    uint32_t value = *(const volatile uint32_t *)p;
-    _ReadWriteBarrier();
-    return value;
+#      define RATELIMIT_PRIV_LOAD(bits, p) (*(const volatile uint##bits##_t *)(p))
+#      define RATELIMIT_PRIV_BARRIER()     _ReadWriteBarrier()
 #    endif
-}
-static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
-{
-    _InterlockedExchange((volatile long *)p, (long)value);
-}
-static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
-{
-    return (uint32_t)_InterlockedCompareExchange((volatile long *)p, (long)value, (long)old) == old;
-}
+#    define RATELIMIT_PRIV_STORE(bits, p, value)                                                   \
+      ((void)RATELIMIT_PRIV_EXCHANGE##bits((volatile RATELIMIT_PRIV_INT##bits *)(p),               \
+                                           (RATELIMIT_PRIV_INT##bits)(value)))
+#    define RATELIMIT_PRIV_SWAP(bits, p, old, value)                                               \
+      ((uint##bits##_t)RATELIMIT_PRIV_COMPARE##bits((volatile RATELIMIT_PRIV_INT##bits *)(p),      \
+                                                    (RATELIMIT_PRIV_INT##bits)(value),             \
+                                                    (RATELIMIT_PRIV_INT##bits)(old)) == (old))
 #  else
-static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
-{
-    return *p;
-}
-static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
-{
-    *p = value;
-}
-static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
-{
-    bool same = *p == old;
-    *p = same ? value : *p;
-    return same;
-}
+#    define RATELIMIT_PRIV_LOAD(bits, p)             (*(p))
+#    define RATELIMIT_PRIV_STORE(bits, p, value)     ((void)(*(p) = (value)))
+#    define RATELIMIT_PRIV_SWAP(bits, p, old, value) (*(p) == (old) && (*(p) = (value), true))
+#  endif
+#  if !defined(RATELIMIT_PRIV_BARRIER)
+#    define RATELIMIT_PRIV_BARRIER() ((void)0)
 #  endif
 
-/* Where 64 bits cannot be read at once, their halves are: the line's lock tells whether the halves
- * belong together. */
-#  if RATELIMIT_PRIV_CAN64 && defined(__GNUC__)
-static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
+static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
 {
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
-{
-    __atomic_store_n(p, value, __ATOMIC_RELEASE);
-}
-static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
-{
-    return __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
-#  elif RATELIMIT_PRIV_CAN64
-static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
-{
-#    if defined(_M_ARM64)
-    return __ldar64((volatile unsigned __int64 *)p);
-#    else
-    uint64_t value = *(const volatile uint64_t *)p;
-    _ReadWriteBarrier();
+    uint32_t value = RATELIMIT_PRIV_LOAD(32, p);
+    RATELIMIT_PRIV_BARRIER();
     return value;
-#    endif
+}
+static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
+{
+    RATELIMIT_PRIV_STORE(32, p, value);
+}
+static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
+{
+    return RATELIMIT_PRIV_SWAP(32, p, old, value);
+}
+
+#  if RATELIMIT_PRIV_CAN64 || !RATELIMIT_PRIV_CAN
+static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
+{
+    uint64_t value = RATELIMIT_PRIV_LOAD(64, p);
+    RATELIMIT_PRIV_BARRIER();
+    return value;
 }
 static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
 {
-    (void)_InterlockedExchange64((volatile __int64 *)p, (__int64)value);
+    RATELIMIT_PRIV_STORE(64, p, value);
 }
 static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
 {
-    return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)p, (__int64)value,
-                                                   (__int64)old) == old;
+    return RATELIMIT_PRIV_SWAP(64, p, old, value);
 }
 #  else
-#    if RATELIMIT_PRIV_CAN && defined(__GNUC__)
+/* Where 64 bits cannot be read at once, their halves are: the line's lock tells whether the halves
+ * belong together. */
+#    if defined(__GNUC__)
 typedef uint32_t __attribute__((may_alias)) ratelimit_priv_half;
 #    else
 typedef uint32_t ratelimit_priv_half;
 #    endif
 static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
 {
-#    if RATELIMIT_PRIV_CAN
     const ratelimit_priv_half *half = (const ratelimit_priv_half *)(const void *)p;
     uint32_t part[2];
     uint64_t value;
@@ -1566,23 +1548,16 @@ static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
     part[1] = ratelimit_priv_load32(half + 1);
     memcpy(&value, part, sizeof value);
     return value;
-#    else
-    return *p;
-#    endif
 }
 static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
 {
-#    if RATELIMIT_PRIV_CAN
     ratelimit_priv_half *half = (ratelimit_priv_half *)(void *)p;
     uint32_t part[2];
     memcpy(part, &value, sizeof value);
     ratelimit_priv_store32(half, part[0]);
     ratelimit_priv_store32(half + 1, part[1]);
-#    else
-    *p = value;
-#    endif
 }
-/* Not atomic: only under a lock, or with one thread. */
+/* Not atomic: only under a lock. */
 static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
 {
     if (ratelimit_priv_load64(p) != old)
@@ -4192,11 +4167,16 @@ static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *r
         for (i = from, s = spot; i < from + n; i++, s++) {
             const ratelimit_request *q = &req[i];
             ratelimit_result *out = res ? &res[i] : NULL;
+#  if RATELIMIT_PRIV_QUICK
             if (RATELIMIT_PRIV_LIKELY(ahead) && RATELIMIT_PRIV_LIKELY(s->b != NULL) &&
                 RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(s->b), s->word)))
                 pass =
                     ratelimit_priv_take_there(t, s->place, q->limit, q->n, now, out, s->b, s->word);
-            else if (ratelimit_priv_is_take(q))
+            else
+#  else
+            (void)ahead, (void)s;
+#  endif
+                if (ratelimit_priv_is_take(q))
                 pass = ratelimit_priv_take_key(t, q->key, q->key_len, q->limit, q->n, now, out);
             else
                 pass = ratelimit_priv_decide_one(t, q, now, out);
