@@ -171,7 +171,9 @@
 
    Memory is yours: nothing is allocated, nothing is kept outside what you pass in. A bucket is 16
    bytes, all zero is full. A table has no pointers, so it may be static, on the heap, in shared
-   memory or in a mapped file.
+   memory or in a mapped file. What writes a text returns its length without the NUL; if buf_bytes
+   is not above that, the text is "" (bytes behind its NUL may have changed): it is never cut off
+   silently.
 
    Threads. Limits are read-only and shared freely. A plain bucket has one caller at a time;
    ratelimit_bucket_take_shared, the table, the stores here and the limiter may be called by any
@@ -180,8 +182,8 @@
    few memory writes. A lock that is not released for RATELIMIT_TAKEOVER_MS is taken over, whether
    its holder died or is only slow. A decision of a holder that died may be lost. A holder that was
    slow loses or undoes nobody's charge: at worst two threads give one key two places, and it can
-   use one burst more. Where the chip has no 64-bit compare-and-swap, one that was slow
-   may undo what others charged to the same key meanwhile.
+   use one burst more. Where the chip has no 64-bit compare-and-swap, one that was slow may undo
+   what others charged to the same key meanwhile.
 
    Errors. A decision is a bool, true only if the caller may go on; result.status says why. Bad
    arguments are refused, and zero is never "unlimited". One thing lets a call through that was not
@@ -206,11 +208,8 @@
 
 /* A major version may change anything; a minor one adds names and may change layouts (rebuild
    static copies together); a patch changes neither. */
-#  define RATELIMIT_VERSION_MAJOR 1
-#  define RATELIMIT_VERSION_MINOR 0
-#  define RATELIMIT_VERSION_PATCH 0
-#  define RATELIMIT_VERSION       10000 /* major * 10000 + minor * 100 + patch */
-#  define RATELIMIT_VERSION_TEXT  "1.0.0"
+#  define RATELIMIT_VERSION      10000 /* major * 10000 + minor * 100 + patch */
+#  define RATELIMIT_VERSION_TEXT "1.0.0"
 
 #  if defined(__GNUC__)
 #    define RATELIMIT_PRIV_UNUSED    __attribute__((unused))
@@ -375,8 +374,7 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, con
 
 /* ratelimit_limit_format  Writes limit as text that parse reads back to an equal limit (but for a
  * scope that was assigned): "10/s burst 20", "100/m window", "unlimited"; a bad one is "bad limit".
- * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
- * its NUL may have changed): never cut off silently. 80 bytes are always enough. */
+ * Returns the length without the NUL, see MEMORY. 80 bytes are always enough. */
 RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *buf,
                                             size_t buf_bytes);
 
@@ -1076,8 +1074,7 @@ enum { RATELIMIT_HTTP_FIELDS_BYTES = 320 };
  * by a failure policy), nor the numbers of a result that has none (unlimited; no store decided).
  * Source: draft-ietf-httpapi-ratelimit-headers-10.
  *
- * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
- * its NUL may have changed). RATELIMIT_HTTP_FIELDS_BYTES are always enough. */
+ * Returns the length without the NUL, see MEMORY. RATELIMIT_HTTP_FIELDS_BYTES are always enough. */
 RATELIMIT_API size_t ratelimit_http_fields(const ratelimit_result *res,
                                            const ratelimit_limit *limit, unsigned sets, char *buf,
                                            size_t buf_bytes);
@@ -1108,8 +1105,8 @@ RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
  *
  * labels_or_null   for all samples, in the format itself: instance="3",zone="b"
  *
- * Returns the length without the NUL. If buf_bytes is not above that, the text is "" (bytes behind
- * its NUL may have changed). Numbers that grow meanwhile may make the next text longer. */
+ * Returns the length without the NUL, see MEMORY. Numbers that grow meanwhile may make the next
+ * text longer. */
 RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelimit_table *table,
                                        uint64_t now_ns, const char *labels_or_null, char *buf,
                                        size_t buf_bytes);
@@ -1242,18 +1239,21 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * the same ones. Q whole ns and R/D make the interval. If tokens does not divide the period, D is t
  * itself (reducing the fraction would take a loop, and nothing depends on it). If t is too large
  * for that the fraction is F, in 2^-24 ns, rounded up. A t that is so large that F would overflow
- * is first shortened by S bits. One limit is 15 to 25 KB of text for the compiler: the more, the
- * longer its numbers are written. An example: 7 per second is Q = 142857142, R/D = 6/7. */
-#  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: the longest window */
+ * is first shortened by S bits. What stays of it, T, is at least 2^24, so one unit more in F makes
+ * up for the bits that were cut off. And what stays of M fits: M is below T, which is below 2^39,
+ * or it is at most 2^62 >> 23; so (M << 24) + T is below 2^64. One limit is 15 to 25 KB of text for
+ * the compiler: the more, the longer its numbers are written. An example: 7 per second is Q =
+ * 142857142, R/D = 6/7. */
+#  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: longest window and debt */
 #  define RATELIMIT_PRIV_PARTS   0x1000000                    /* 2^24: the most parts of a ns */
 #  define RATELIMIT_PRIV_NZ(x)   ((x) + !(x))
-#  define RATELIMIT_PRIV_S(t)    ((t) >> 40 ? (t) >> 56 ? 23 : 16 : 0)
+#  define RATELIMIT_PRIV_S(t)    ((t) >> 39 ? (t) >> 54 ? 23 : 15 : 0)
 #  define RATELIMIT_PRIV_T(t)    ((t) >> RATELIMIT_PRIV_S(t))
 #  define RATELIMIT_PRIV_M(t, p) ((p) % RATELIMIT_PRIV_NZ(t))
 #  define RATELIMIT_PRIV_F(t, p)                                                                   \
     (((RATELIMIT_PRIV_M(t, p) >> RATELIMIT_PRIV_S(t) << 24) + RATELIMIT_PRIV_T(t) - 1) /           \
          RATELIMIT_PRIV_NZ(RATELIMIT_PRIV_T(t)) +                                                  \
-     ((t) >> 40 != 0))
+     ((t) >> 39 != 0))
 #  define RATELIMIT_PRIV_BIG(t, p) ((t) > RATELIMIT_PRIV_PARTS && RATELIMIT_PRIV_M(t, p))
 #  define RATELIMIT_PRIV_Q(t, p)                                                                   \
     ((p) / RATELIMIT_PRIV_NZ(t) + (RATELIMIT_PRIV_BIG(t, p) ? RATELIMIT_PRIV_F(t, p) >> 24 : 0))
@@ -1262,6 +1262,10 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_DF(t)                                                                     \
     ((t) > RATELIMIT_PRIV_PARTS ? RATELIMIT_PRIV_PARTS : RATELIMIT_PRIV_NZ(t))
 #  define RATELIMIT_PRIV_D(t, p) (RATELIMIT_PRIV_M(t, p) ? RATELIMIT_PRIV_DF(t) : 1)
+/* GOOD: nothing in it can overflow for what the tests before it let through. b x floor(p / t) is at
+ * most 2^62 by the test before the sum, and Q is at most floor(p / t) + 1. If p / t is below 1, the
+ * sum is at most b for Q and b for R/D, which is below 1: below 2^64. If it is not, b is at most
+ * 2^62, and the sum at most three times that: b x floor(p / t), b for Q, b for R/D. */
 #  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
     ((t) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) + 1 > ((t) + 15) / 16 &&            \
      (p) <= RATELIMIT_PRIV_MAX &&                                                                  \
@@ -1272,7 +1276,8 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
                   RATELIMIT_PRIV_DF(t) <=                                                          \
           RATELIMIT_PRIV_MAX))
 /* The interval as a number of 20 bits and a class: about m x 2^(4c - 20) ns. X is the interval in
- * 2^-40 ns, for intervals below 2^24 ns; H picks the highest group of four bits. */
+ * 2^-40 ns, for intervals below 2^24 ns, so it fits into 64 bits. (The fraction of a t above 2^40
+ * may come out as 1, but then p / t is at most 2^22.) H picks the highest group of four bits. */
 #  define RATELIMIT_PRIV_Z(t) ((t) >> 40 ? 23 : 0)
 #  define RATELIMIT_PRIV_X(t, p)                                                                   \
     (((p) / RATELIMIT_PRIV_NZ(t) << 40) + ((RATELIMIT_PRIV_M(t, p) >> RATELIMIT_PRIV_Z(t) << 24) / \
@@ -1463,101 +1468,83 @@ extern size_t strlen(const char *text);
 extern "C" {
 #  endif
 
-/* Loads acquire and stores release, so that whoever sees a new lock word sees what was written
- * before it, and whoever read a bucket before the word did not read one written after it. */
+/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release, so that whoever sees
+ * a new lock word sees what was written before it, and whoever read a bucket before the word did not
+ * read one written after it. `old` is a variable. */
 #  if RATELIMIT_PRIV_CAN && defined(__GNUC__)
-static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
-{
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
-{
-    __atomic_store_n(p, value, __ATOMIC_RELEASE);
-}
-static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
-{
-    return __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
+#    define RATELIMIT_PRIV_LOAD(bits, p)         __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#    define RATELIMIT_PRIV_STORE(bits, p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
+#    define RATELIMIT_PRIV_SWAP(bits, p, old, value)                                               \
+      __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 #  elif RATELIMIT_PRIV_CAN
-static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
-{
+#    define RATELIMIT_PRIV_INT32      long
+#    define RATELIMIT_PRIV_INT64      __int64
+#    define RATELIMIT_PRIV_EXCHANGE32 _InterlockedExchange
+#    define RATELIMIT_PRIV_EXCHANGE64 _InterlockedExchange64
+#    define RATELIMIT_PRIV_COMPARE32  _InterlockedCompareExchange
+#    define RATELIMIT_PRIV_COMPARE64  _InterlockedCompareExchange64
 #    if defined(_M_ARM64)
-    return __ldar32((volatile unsigned __int32 *)p);
+#      define RATELIMIT_PRIV_LOAD(bits, p) __ldar##bits((volatile unsigned __int##bits *)(p))
 #    else
-    uint32_t value = *(const volatile uint32_t *)p;
-    _ReadWriteBarrier();
-    return value;
+#      define RATELIMIT_PRIV_LOAD(bits, p) (*(const volatile uint##bits##_t *)(p))
+#      define RATELIMIT_PRIV_BARRIER()     _ReadWriteBarrier()
 #    endif
-}
-static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
-{
-    _InterlockedExchange((volatile long *)p, (long)value);
-}
-static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
-{
-    return (uint32_t)_InterlockedCompareExchange((volatile long *)p, (long)value, (long)old) == old;
-}
+#    define RATELIMIT_PRIV_STORE(bits, p, value)                                                   \
+      ((void)RATELIMIT_PRIV_EXCHANGE##bits((volatile RATELIMIT_PRIV_INT##bits *)(p),               \
+                                           (RATELIMIT_PRIV_INT##bits)(value)))
+#    define RATELIMIT_PRIV_SWAP(bits, p, old, value)                                               \
+      ((uint##bits##_t)RATELIMIT_PRIV_COMPARE##bits((volatile RATELIMIT_PRIV_INT##bits *)(p),      \
+                                                    (RATELIMIT_PRIV_INT##bits)(value),             \
+                                                    (RATELIMIT_PRIV_INT##bits)(old)) == (old))
 #  else
-static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
-{
-    return *p;
-}
-static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
-{
-    *p = value;
-}
-static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
-{
-    bool same = *p == old;
-    *p = same ? value : *p;
-    return same;
-}
+#    define RATELIMIT_PRIV_LOAD(bits, p)             (*(p))
+#    define RATELIMIT_PRIV_STORE(bits, p, value)     ((void)(*(p) = (value)))
+#    define RATELIMIT_PRIV_SWAP(bits, p, old, value) (*(p) == (old) && (*(p) = (value), true))
+#  endif
+#  if !defined(RATELIMIT_PRIV_BARRIER)
+#    define RATELIMIT_PRIV_BARRIER() ((void)0)
 #  endif
 
-/* Where 64 bits cannot be read at once, their halves are: the line's lock tells whether the halves
- * belong together. */
-#  if RATELIMIT_PRIV_CAN64 && defined(__GNUC__)
-static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
+static inline uint32_t ratelimit_priv_load32(const uint32_t *p)
 {
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
-{
-    __atomic_store_n(p, value, __ATOMIC_RELEASE);
-}
-static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
-{
-    return __atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
-#  elif RATELIMIT_PRIV_CAN64
-static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
-{
-#    if defined(_M_ARM64)
-    return __ldar64((volatile unsigned __int64 *)p);
-#    else
-    uint64_t value = *(const volatile uint64_t *)p;
-    _ReadWriteBarrier();
+    uint32_t value = RATELIMIT_PRIV_LOAD(32, p);
+    RATELIMIT_PRIV_BARRIER();
     return value;
-#    endif
+}
+static inline void ratelimit_priv_store32(uint32_t *p, uint32_t value)
+{
+    RATELIMIT_PRIV_STORE(32, p, value);
+}
+static inline bool ratelimit_priv_swap32(uint32_t *p, uint32_t old, uint32_t value)
+{
+    return RATELIMIT_PRIV_SWAP(32, p, old, value);
+}
+
+#  if RATELIMIT_PRIV_CAN64 || !RATELIMIT_PRIV_CAN
+static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
+{
+    uint64_t value = RATELIMIT_PRIV_LOAD(64, p);
+    RATELIMIT_PRIV_BARRIER();
+    return value;
 }
 static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
 {
-    (void)_InterlockedExchange64((volatile __int64 *)p, (__int64)value);
+    RATELIMIT_PRIV_STORE(64, p, value);
 }
 static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
 {
-    return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)p, (__int64)value,
-                                                   (__int64)old) == old;
+    return RATELIMIT_PRIV_SWAP(64, p, old, value);
 }
 #  else
-#    if RATELIMIT_PRIV_CAN && defined(__GNUC__)
+/* Where 64 bits cannot be read at once, their halves are: the line's lock tells whether the halves
+ * belong together. */
+#    if defined(__GNUC__)
 typedef uint32_t __attribute__((may_alias)) ratelimit_priv_half;
 #    else
 typedef uint32_t ratelimit_priv_half;
 #    endif
 static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
 {
-#    if RATELIMIT_PRIV_CAN
     const ratelimit_priv_half *half = (const ratelimit_priv_half *)(const void *)p;
     uint32_t part[2];
     uint64_t value;
@@ -1565,23 +1552,16 @@ static inline uint64_t ratelimit_priv_load64(const uint64_t *p)
     part[1] = ratelimit_priv_load32(half + 1);
     memcpy(&value, part, sizeof value);
     return value;
-#    else
-    return *p;
-#    endif
 }
 static inline void ratelimit_priv_store64(uint64_t *p, uint64_t value)
 {
-#    if RATELIMIT_PRIV_CAN
     ratelimit_priv_half *half = (ratelimit_priv_half *)(void *)p;
     uint32_t part[2];
     memcpy(part, &value, sizeof value);
     ratelimit_priv_store32(half, part[0]);
     ratelimit_priv_store32(half + 1, part[1]);
-#    else
-    *p = value;
-#    endif
 }
-/* Not atomic: only under a lock, or with one thread. */
+/* Not atomic: only under a lock. */
 static inline bool ratelimit_priv_swap64(uint64_t *p, uint64_t old, uint64_t value)
 {
     if (ratelimit_priv_load64(p) != old)
@@ -1830,11 +1810,6 @@ RATELIMIT_API ratelimit_limit ratelimit_window_make(uint64_t tokens, uint64_t pe
     return ratelimit_priv_make(RATELIMIT_PRIV_WINDOW, tokens, per_ns, tokens);
 }
 
-static inline uint32_t ratelimit_priv_kind(const ratelimit_limit *l)
-{
-    return l->kind;
-}
-
 RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limit)
 {
     ratelimit_limit made;
@@ -2043,10 +2018,10 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
     if (!ratelimit_priv_tenths(&tokens, places, &per, true))
         return RATELIMIT_BAD_LIMIT;
     *out = more ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
-    if (ratelimit_priv_kind(out) && !(more && burst_at && burst != tokens))
+    if (out->kind && !(more && burst_at && burst != tokens))
         return RATELIMIT_OK;
     *out = ratelimit_limit_make(tokens, per, 1);
-    if (burst_at && ratelimit_priv_kind(out))
+    if (burst_at && out->kind)
         t->at = burst_at;
     return RATELIMIT_BAD_LIMIT;
 }
@@ -2129,7 +2104,7 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
     ratelimit_priv_page_begin(&p, buf, buf_bytes);
     if (ratelimit_limit_check(limit) != RATELIMIT_OK) {
         ratelimit_priv_say(&p, "bad limit");
-    } else if (ratelimit_priv_kind(limit) == RATELIMIT_PRIV_UNLIMITED) {
+    } else if (limit->kind == RATELIMIT_PRIV_UNLIMITED) {
         ratelimit_priv_say(&p, "unlimited");
     } else {
         for (i = 0; i < RATELIMIT_PRIV_UNITS; i++) /* the largest that leaves no rest */
@@ -2141,7 +2116,7 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
         if (limit->per_ns != ratelimit_priv_units[unit].ns)
             ratelimit_priv_say_number(&p, limit->per_ns / ratelimit_priv_units[unit].ns);
         ratelimit_priv_say(&p, ratelimit_priv_units[unit].name);
-        if (ratelimit_priv_kind(limit) == RATELIMIT_PRIV_WINDOW) {
+        if (limit->kind == RATELIMIT_PRIV_WINDOW) {
             ratelimit_priv_say(&p, " window");
         } else if (limit->burst != limit->tokens) {
             ratelimit_priv_say(&p, " burst ");
@@ -2190,7 +2165,6 @@ enum {
     RATELIMIT_PRIV_CLASS_HELD /* a shared bucket while it is changed */
 };
 
-#  define RATELIMIT_PRIV_LONG        RATELIMIT_PRIV_MAX /* no debt is longer */
 #  define RATELIMIT_PRIV_PART_MASK   UINT64_C(0xffffff)
 #  define RATELIMIT_PRIV_CODE_SHIFT  24
 #  define RATELIMIT_PRIV_CLASS_SHIFT 44
@@ -2282,7 +2256,10 @@ static inline ratelimit_priv_span ratelimit_priv_interval(const ratelimit_limit 
     return ratelimit_priv_span_of(l->interval_ns, l->interval_part);
 }
 
-/* f/d as F, by a multiplication with the limit's inverse of d; the estimate is F or F - 1. */
+/* f/d as F, by a multiplication with the limit's inverse of d, 2^63 / d rounded up. The inverse is
+ * too large by less than 1, so the product is by less than f, which is below 2^24, and the estimate
+ * by less than 2^-15. Rounded down it is F - 1, or F if f x 2^24 / d is a whole number or just
+ * below one. A multiplication tells which. */
 static inline uint64_t ratelimit_priv_pack(uint32_t part, const ratelimit_limit *l)
 {
     uint64_t packed;
@@ -2307,7 +2284,7 @@ static uint64_t ratelimit_priv_fractions(const ratelimit_limit *l, uint64_t n, u
 
 static bool ratelimit_priv_too_many(const ratelimit_limit *l, uint64_t n)
 {
-    return l->interval_ns && n > RATELIMIT_PRIV_LONG / l->interval_ns;
+    return l->interval_ns && n > RATELIMIT_PRIV_MAX / l->interval_ns;
 }
 
 /* n tokens as a span, exactly; false if it is longer than 2^62 ns. */
@@ -2324,7 +2301,7 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_cost(const ratelimit_limit *l, 
     if (l->parts > 1)
         cost->ns += ratelimit_priv_fractions(l, n, &part); /* at most 2^62, and below 2^63 */
     cost->part = part;
-    return cost->ns <= RATELIMIT_PRIV_LONG;
+    return cost->ns <= RATELIMIT_PRIV_MAX;
 }
 
 static RATELIMIT_PRIV_INLINE ratelimit_priv_span ratelimit_priv_window(const ratelimit_limit *l)
@@ -2335,8 +2312,9 @@ static RATELIMIT_PRIV_INLINE ratelimit_priv_span ratelimit_priv_window(const rat
     return window;
 }
 
-/* floor(ns / interval) for an interval without a fraction, ns at most 2^63: the estimate by the
- * limit's inverse is right or one too small. */
+/* floor(ns / interval) for an interval without a fraction, ns at most 2^63. The inverse was rounded
+ * down, by less than 1, and ns is at most half of 2^64, so ns x inverse / 2^64 is too small by less
+ * than 1: rounded down it is right or one too small. */
 static inline uint64_t ratelimit_priv_whole(const ratelimit_limit *l, uint64_t ns)
 {
 #  if RATELIMIT_PRIV_WIDE
@@ -2348,7 +2326,10 @@ static inline uint64_t ratelimit_priv_whole(const ratelimit_limit *l, uint64_t n
 }
 
 /* How many whole tokens fit in span: floor((ns d + part) / (interval d)). ns d may need 86 bits. If
- * it does the product is made bit by bit, and whole intervals (at most 2^62) are taken out. */
+ * it does, the product is made bit by bit of d, from the highest on: `over` is what the bits up to
+ * here make of the rest of ns, less whole intervals, which are counted in `low`. An interval is at
+ * most 2^62 parts (it is per_ns if d is tokens; else it is below 2^38 ns of 2^24 parts), so 2 over
+ * + rest is below 3 x 2^62. */
 static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_span span)
 {
     uint64_t d = l->parts, interval = l->interval_ns * d + l->interval_part;
@@ -2406,7 +2387,9 @@ static inline uint64_t ratelimit_priv_left(const ratelimit_bucket *b, uint64_t n
  * l's interval, at most the window. The old interval is known as m x 2^(4c - 20) ns, cut off: so
  * the number of tokens comes out right or too large, by at most one part in 2^16. A number that is
  * so little above a whole one that this may be the reason is taken to be whole: up to 65,535 whole
- * tokens stay exactly as they were. */
+ * tokens stay exactly as they were. m is at least 2^16 (the class has seen to that), so k whole
+ * tokens come out as k to k + k / 2^16: as less than k << 16 in `part`. One more is for F, which
+ * was rounded up by less than 2^-24 ns, and no interval is shorter than 2^-4 ns. */
 static uint64_t ratelimit_priv_rescale(uint64_t rest, uint64_t ns, const ratelimit_limit *l,
                                        uint32_t *debt_part)
 {
@@ -2568,11 +2551,13 @@ static void ratelimit_priv_look_debt(ratelimit_priv_step *s, const ratelimit_buc
     (void)changed, (void)fraction;
 #  endif
     /* A debt that the limit cannot have made at any time up to now + step is of a clock that was
-     * set back. In a fixed window that is a debt beyond the end of the window which now + step is
-     * in. A debt made on purpose is known by how long it was when it was seen. */
+     * set back. A clock that was ahead by step at most was in no later window than the one that now
+     * + step is in. `late` is how much later that one ends than ours, and a bucket charged in it
+     * was full a window after its end at the latest. A debt made on purpose is known by how long it
+     * was when it was seen. */
     most = s->purpose ? ratelimit_priv_seen_most(b->rest) : s->window.ns;
     ahead = s->debt.ns + (s->purpose ? s->to_end : 0);
-    if (s->to_end && !s->purpose && step_ns < RATELIMIT_PRIV_LONG)
+    if (s->to_end && !s->purpose && step_ns < RATELIMIT_PRIV_MAX)
         late = (s->now % l->per_ns + step_ns) / l->per_ns * l->per_ns;
     if (ahead > most && ahead - most > late) {
         s->debt = !s->purpose        ? s->window
@@ -2683,7 +2668,7 @@ static uint64_t ratelimit_priv_give(ratelimit_priv_step *s, ratelimit_priv_span 
 static uint64_t ratelimit_priv_cancel(ratelimit_priv_step *s, uint64_t left, uint64_t n)
 {
     ratelimit_priv_span then = s->window;
-    if (!left || left > RATELIMIT_PRIV_LONG)
+    if (!left || left > RATELIMIT_PRIV_MAX)
         return 0;
     then.ns += left; /* which was rounded up to whole ns */
     return ratelimit_priv_above(s->debt, then) ? 0 : ratelimit_priv_give(s, s->cost, n);
@@ -2706,8 +2691,7 @@ static bool ratelimit_priv_decide_op(ratelimit_bucket *b, const ratelimit_limit 
     costs = ratelimit_priv_cost(l, n, &s.cost);
     over = !costs || s.block ||
            ratelimit_priv_above(ratelimit_priv_plus(s.debt, s.cost, l->parts), s.window);
-    fits =
-        costs && s.debt.ns <= RATELIMIT_PRIV_LONG && s.cost.ns <= RATELIMIT_PRIV_LONG - s.debt.ns;
+    fits = costs && s.debt.ns <= RATELIMIT_PRIV_MAX && s.cost.ns <= RATELIMIT_PRIV_MAX - s.debt.ns;
     if (!costs)
         s.cost = ratelimit_priv_span_of(UINT64_MAX, 0);
 
@@ -2948,10 +2932,9 @@ inline
    another's mark for its own. */
 #  if defined(RATELIMIT_PRIV_SHARED)
 #    if RATELIMIT_PRIV_ATOMIC64
-static inline bool ratelimit_priv_held(uint64_t rest)
-{
-    return ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_HELD;
-}
+/* What a mark has in the bits of the state that it stands for. */
+#      define RATELIMIT_PRIV_MARKED                                                                \
+        ((RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) & ~ratelimit_priv_class_bits(31))
 
 static bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_bucket *old,
                                         const ratelimit_bucket *now)
@@ -2962,8 +2945,7 @@ static bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_buc
     uint64_t mark = ((old->full_ns ^ old->rest) * UINT64_C(0x9E3779B97F4A7C15)) >> 40;
     const bool back = (now->full_ns - old->full_ns) >> 63 != 0;
     const ratelimit_bucket *keep = !old->rest || (back && now->rest) ? now : old;
-    mark |= keep->rest & (RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) &
-            ~ratelimit_priv_class_bits(31);
+    mark |= keep->rest & RATELIMIT_PRIV_MARKED;
     mark |= ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_HELD);
     mark |= (uint64_t)ratelimit_priv_class(keep->rest) << RATELIMIT_PRIV_SEEN_SHIFT;
     if (!ratelimit_priv_swap64(&b->rest, old->rest, mark))
@@ -2984,7 +2966,7 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
     for (;;) {
         copy.rest = ratelimit_priv_load64(&b->rest);
         copy.full_ns = ratelimit_priv_load64(&b->full_ns);
-        if (!ratelimit_priv_held(copy.rest)) {
+        if (ratelimit_priv_class(copy.rest) != RATELIMIT_PRIV_CLASS_HELD) {
             if (ratelimit_priv_load64(&b->rest) == copy.rest)
                 return copy;
             continue;
@@ -2994,8 +2976,7 @@ static ratelimit_bucket ratelimit_priv_shared_read(ratelimit_bucket *b)
             turns = 0;
         }
         if (ratelimit_priv_wait_turn(&turns)) {
-            uint64_t rest = copy.rest & (RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) &
-                            ~ratelimit_priv_class_bits(31);
+            uint64_t rest = copy.rest & RATELIMIT_PRIV_MARKED;
             rest |=
                 ratelimit_priv_class_bits((uint32_t)(copy.rest >> RATELIMIT_PRIV_SEEN_SHIFT) & 31);
             rest |= UINT64_C(61) << RATELIMIT_PRIV_SEEN_SHIFT | RATELIMIT_PRIV_PART_MASK;
@@ -3155,7 +3136,35 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
       use one burst more. tests/test_threads.c and tests/test_processes.c try that with SIGSTOP.
    5. Where the chip has no 64-bit compare-and-swap there are no quick takes, and a bucket is only
       written under the lock of its line. A holder that was stopped between two stores for longer
-      than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile. */
+      than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile.
+
+   Why that is enough, where it is not plain:
+
+   - A quick take may swap full_ns after its place got another owner, if full_ns has the value again
+     that was read. But a quick take only moves full_ns forward. So whoever owns the place then owes
+     more than before, never less. The take sees another lock word, then another tag or rest, and
+     starts over. If it finds its own tag and rest, the commit was for another place of the line, or
+     the place was given to its key once more. Then the charge is where it belongs: the decision was
+     made on the value that was swapped. (If the limit of a key changed and changed back in between,
+     n intervals of the other limit were charged.)
+   - Rest is loaded before full_ns (ratelimit_priv_fetch). Most commits store full_ns first, so
+     nobody can see their new rest with the old, lesser, full_ns: what a reader finds in between
+     owes more, not less. Where rest is stored first, a reader may see the old rest with the new,
+     lesser, full_ns. A quick take that did so loads rest again after its swap, as the lock word is
+     another, and starts over. The general way compares the lock word before it believes what it
+     read.
+   - Were a freed bucket's full_ns stored first, a quick take could charge it and still find its
+     rest as it was. Then rest would become 0, and the charge would be forgotten. With rest first,
+     either the take finds another rest, or its swap comes before the commit's, which fails.
+   - A slow holder gives a key one burst more at most, because it brings in one place at most: its
+     first swap succeeds only if nobody has claimed that place since. A search finds one of the two
+     places, always the same; the other one is not charged, and is full and free in the end. If k
+     holders for one key are that slow at once, each with a place of its own, they give it k bursts.
+   - ratelimit_priv_search loads a lock and three tags at once, without acquire. It does so on x86
+     only, where each of the words is loaded whole, and loads stay in their order. The compiler
+     leaves them in order, too: the load of the lock word before it acquires, and what comes after
+     it needs its result for an address or a branch. If it finds nothing, the lock word of the home
+     line is loaded again: whoever brings the key in changes that first. */
 
 typedef struct ratelimit_priv_line {
     uint32_t lock;
@@ -3403,6 +3412,7 @@ static inline uint32_t ratelimit_priv_lowest(uint32_t bits)
 #  endif
 }
 
+/* Rest first: see "Why that is enough". */
 static inline ratelimit_bucket ratelimit_priv_fetch(const ratelimit_bucket *from)
 {
     ratelimit_bucket b;
@@ -3459,19 +3469,21 @@ static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_find(ratelimit_priv_line *b
 }
 
 /* The place that a new key gets: the first free one from its home line on; if there is none, the
- * policy's choice. seats are those of a batch, whose places are taken. */
+ * policy's choice. seats are those of a batch, whose places are taken. The best place so far is
+ * replaced by a better one only. EVICT and INHERIT: the lesser debt, and of equal ones the one that
+ * was idle longer. EVICT_LAST_SEEN: the other way round. Under REFUSE no debt gives its place away,
+ * a permit never does. */
 static RATELIMIT_PRIV_NOINLINE void
 ratelimit_priv_choose_any(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
                           const ratelimit_priv_seat *seats, size_t count)
 {
-    ratelimit_priv_line *block =
-        seat->home - ((seat->home - ratelimit_priv_lines(t)) & (RATELIMIT_PRIV_BLOCK - 1));
-    size_t at = (size_t)(seat->home - block), i, k;
+    ratelimit_priv_line *block = ratelimit_priv_block(t, seat->home);
+    size_t i, k;
     uint64_t best_left = 0, best_idle = 0;
     seat->full = true;
     seat->least = UINT64_MAX;
-    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++, at = (at + 1) & (RATELIMIT_PRIV_BLOCK - 1)) {
-        ratelimit_priv_line *line = &block[at];
+    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++) {
+        ratelimit_priv_line *line = ratelimit_priv_line_at(block, seat->home, i);
         uint32_t slot, word = i ? ratelimit_priv_load32(&line->lock) : seat->home_word;
         for (slot = 0; slot < 3; slot++) {
             uint32_t tag = ratelimit_priv_load32(&line->tag[slot]);
@@ -3717,11 +3729,16 @@ static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
     (void)ratelimit_priv_swap32(lock, word + 1, word + 2);
 }
 
+/* ns that a key still owes whose place a newcomer gets; 0 if the place is free. */
+static inline uint64_t ratelimit_priv_displaced(const ratelimit_priv_seat *seat, uint64_t now)
+{
+    return seat->there || !seat->old_tag ? 0 : ratelimit_priv_left(&seat->in_it, now);
+}
+
 static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                          uint64_t now)
 {
-    if (!seat->there && t->when_full != RATELIMIT_INHERIT && seat->old_tag &&
-        ratelimit_priv_left(&seat->in_it, now))
+    if (t->when_full != RATELIMIT_INHERIT && ratelimit_priv_displaced(seat, now))
         ratelimit_priv_bump(&t->evicted, 1);
 }
 
@@ -3756,9 +3773,8 @@ static bool ratelimit_priv_makes(ratelimit_op op)
 static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat *seat,
                                    const ratelimit_limit *l, uint64_t now)
 {
-    uint64_t left = seat->there || seat->full || !seat->old_tag || t->when_full != RATELIMIT_INHERIT
-                        ? 0
-                        : ratelimit_priv_left(&seat->in_it, now);
+    uint64_t left =
+        seat->full || t->when_full != RATELIMIT_INHERIT ? 0 : ratelimit_priv_displaced(seat, now);
     if (!left)
         return;
     seat->was.full_ns = now + left;
@@ -4159,13 +4175,14 @@ static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *r
         for (i = from, s = spot; i < from + n; i++, s++) {
             const ratelimit_request *q = &req[i];
             ratelimit_result *out = res ? &res[i] : NULL;
-            (void)ahead, (void)s; /* always false without a quick way */
 #  if RATELIMIT_PRIV_QUICK
             if (RATELIMIT_PRIV_LIKELY(ahead) && RATELIMIT_PRIV_LIKELY(s->b != NULL) &&
                 RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(s->b), s->word)))
                 pass =
                     ratelimit_priv_take_there(t, s->place, q->limit, q->n, now, out, s->b, s->word);
             else
+#  else
+            (void)ahead, (void)s;
 #  endif
                 if (ratelimit_priv_is_take(q))
                 pass = ratelimit_priv_take_key(t, q->key, q->key_len, q->limit, q->n, now, out);
@@ -4307,7 +4324,7 @@ static void ratelimit_priv_none(ratelimit_table *t, const ratelimit_request *req
 }
 
 /* Looks for all keys of a batch, first those that are there: a newcomer must not get the place of
- * one of them, nor that of another newcomer. */
+ * one of them, nor that of another newcomer. Requests of one place share the seat of the first. */
 static void ratelimit_priv_probe_all(ratelimit_table *t, ratelimit_priv_part *part, size_t count,
                                      uint64_t now)
 {
@@ -4664,8 +4681,8 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
         ratelimit_bucket after;
         do {
             ratelimit_priv_probe(t, place, now_ns, true, NULL, 0, &seat);
-            if (seat.full || (!seat.there && t->when_full == RATELIMIT_INHERIT && seat.old_tag &&
-                              ratelimit_priv_left(&seat.in_it, now_ns))) {
+            if (seat.full ||
+                (t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(&seat, now_ns))) {
                 room = false;
                 break;
             }
@@ -4946,8 +4963,8 @@ static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
 static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                     const ratelimit_bucket *after, uint64_t now)
 {
-    bool room = !seat->full && (seat->there || t->when_full != RATELIMIT_INHERIT ||
-                                !seat->old_tag || !ratelimit_priv_left(&seat->in_it, now));
+    bool room =
+        !seat->full && !(t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(seat, now));
     return !room || ratelimit_priv_commit(t, seat, after, now);
 }
 
@@ -4984,7 +5001,9 @@ static inline uint64_t ratelimit_priv_owed(const ratelimit_bucket *b, uint64_t n
         b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)), now);
 }
 
-/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. */
+/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. `over` is
+ * how long the debt outlives our trust, as m x 2^e: m has at most 27 bits and is rounded up, so
+ * that T = F - m x 2^e is too early by less than 2^e ns, never too late. */
 static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
                                                   const ratelimit_limit *l, uint64_t n,
                                                   const ratelimit_result *told, uint64_t now)
@@ -5076,7 +5095,7 @@ static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratel
 static inline bool ratelimit_priv_lease_serve(ratelimit_table *t, const ratelimit_priv_seat *seat,
                                               const ratelimit_bucket *after, uint64_t now)
 {
-#  if RATELIMIT_PRIV_ATOMIC64 || !RATELIMIT_PRIV_ATOMIC
+#  if RATELIMIT_PRIV_QUICK
     ratelimit_bucket *b = &seat->line->bucket[seat->slot];
     (void)t, (void)now;
     return ratelimit_priv_swap64(&b->rest, seat->was.rest, after->rest) &&
@@ -5183,7 +5202,14 @@ static uint64_t ratelimit_priv_lease_share(const ratelimit_request *q, uint64_t 
     return left;
 }
 
-/* The store's answer to a take that was asked at now: is kept, and becomes the caller's. */
+/* The store's answer to a take that was asked at now: is kept, and becomes the caller's. The entry
+ * is changed only if it is the one that was there when the question was sent, and if nobody else
+ * asks for a lease on it. If the store refused and no leased token is left, it becomes a refusal
+ * (of 1 token, if not even that could be leased); also if the store allowed the take, but what
+ * remains is too little for the same again. Else it becomes a lease, if one was asked for (with
+ * what is left, perhaps nothing), or if the key may be leased: then the next take within lease_ns
+ * asks. Tokens for an entry that has changed serve this request; the others are lost. All is
+ * computed from `told` again if a swap fails. */
 static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_request *q,
                                       const ratelimit_priv_ask *ask, ratelimit_result *r,
                                       uint64_t now)
@@ -5759,7 +5785,7 @@ static uint64_t ratelimit_priv_elapsed(ratelimit_priv_waiting *w)
     if (!w->clock)
         return w->slept;
     now = w->clock(w->clock_self);
-    if (now - w->start < w->elapsed || now - w->start > RATELIMIT_PRIV_LONG)
+    if (now - w->start < w->elapsed || now - w->start > RATELIMIT_PRIV_MAX)
         w->start = now - w->elapsed; /* the clock was set back: go on from there */
     w->elapsed = now - w->start;
     return w->elapsed;
@@ -6766,7 +6792,7 @@ static void ratelimit_priv_say_bytes(ratelimit_priv_page *p, const unsigned char
 /* q tokens come back in w seconds, the time of a whole burst rounded up. */
 static void ratelimit_priv_say_policy(ratelimit_priv_page *p, const ratelimit_limit *l)
 {
-    bool window = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+    bool window = l->kind == RATELIMIT_PRIV_WINDOW;
     ratelimit_priv_span span = ratelimit_priv_window(l);
     uint64_t w = ratelimit_priv_seconds(window ? l->per_ns : span.ns + (span.part != 0));
     ratelimit_priv_say_integer(
@@ -6781,9 +6807,9 @@ static void ratelimit_priv_say_state(ratelimit_priv_page *p, const ratelimit_res
 {
     bool skipped = res->status == RATELIMIT_SKIPPED; /* its Retry-After is another's */
     uint64_t retry = skipped ? 0 : ratelimit_priv_retry_seconds(res), ns = res->reset_after_ns;
-    bool known = ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW || ns == 0;
+    bool known = l->kind == RATELIMIT_PRIV_WINDOW || ns == 0;
     ratelimit_priv_span cost = {0, 0};
-    if (ratelimit_priv_kind(l) == RATELIMIT_PRIV_BUCKET && res->burst > res->remaining)
+    if (l->kind == RATELIMIT_PRIV_BUCKET && res->burst > res->remaining)
         known = ratelimit_priv_cost(l, res->burst - res->remaining - 1, &cost);
     ratelimit_priv_say_integer(p, ";r=", res->remaining);
     if (retry)
@@ -6844,7 +6870,7 @@ RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
         const char *before = field ? "RateLimit: " : "RateLimit-Policy: ";
         bool any = false;
         for (i = 0; i < count; i++) {
-            uint32_t kind = ratelimit_priv_kind(&rules[i].limit);
+            uint32_t kind = rules[i].limit.kind;
             if (!ratelimit_priv_is_listed(res, rules, count, i) ||
                 (!field && kind != RATELIMIT_PRIV_BUCKET && kind != RATELIMIT_PRIV_WINDOW))
                 continue;

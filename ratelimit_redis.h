@@ -3937,7 +3937,7 @@ static bool ratelimit_priv_redis_owes(ratelimit_op op)
 
 static bool ratelimit_priv_redis_is_window(const ratelimit_limit *l)
 {
-    return ratelimit_priv_kind(l) == RATELIMIT_PRIV_WINDOW;
+    return l->kind == RATELIMIT_PRIV_WINDOW;
 }
 
 static bool ratelimit_priv_redis_is_block(const ratelimit_bucket *b)
@@ -4395,7 +4395,7 @@ static void ratelimit_priv_redis_put_spans(const ratelimit_priv_redis_entry *e,
             then = window;
             then.ns =
                 q->max_wait_ns < RATELIMIT_PRIV_REDIS_EXACT ? then.ns + q->max_wait_ns : UINT64_MAX;
-            if (!q->max_wait_ns || q->max_wait_ns > RATELIMIT_PRIV_LONG)
+            if (!q->max_wait_ns || q->max_wait_ns > RATELIMIT_PRIV_MAX)
                 cost = ratelimit_priv_span_of(0, 0);
         }
         ratelimit_priv_redis_put_span(conn, then);
@@ -4681,7 +4681,7 @@ static void ratelimit_priv_redis_found(ratelimit_priv_redis_entry *e, uint64_t n
         e->before.rest = l->state | RATELIMIT_PRIV_ON_PURPOSE | ratelimit_priv_pack(ahead.part, l);
     }
     if (e->before.rest)
-        e->before.rest |= ratelimit_priv_seen_bits(RATELIMIT_PRIV_LONG);
+        e->before.rest |= ratelimit_priv_seen_bits(RATELIMIT_PRIV_MAX);
     e->stored = true;
     if (!ratelimit_priv_redis_is_take(e->req->op))
         return;

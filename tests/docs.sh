@@ -226,9 +226,6 @@ defined() {
     sed -n "s/^ *# *define  *$1  *\\([0-9]*\\).*/\\1/p" "$header"
 }
 agree "the first line" "$(sed -n '1s/.* v\([0-9.]*\) .*/\1/p' "$header")"
-major=$(defined RATELIMIT_VERSION_MAJOR)
-minor=$(defined RATELIMIT_VERSION_MINOR)
-agree "MAJOR, MINOR and PATCH" "$major.$minor.$(defined RATELIMIT_VERSION_PATCH)"
 sed -n '/CHANGES$/,$s/^ *\([0-9]*\.[0-9]*\.[0-9]*\) (.*/\1/p' "$header" >"$build/changes"
 agree "the first entry of CHANGES" "$(sed -n 1p "$build/changes")"
 if [ -n "$number" ] && [ "$(defined RATELIMIT_VERSION)" = "$number" ]; then

@@ -232,14 +232,14 @@ typedef struct model_limit {
 } model_limit;
 
 /* The interval. It is exact if it is whole, or if there are at most 2^24 tokens. Else its fraction
- * is rounded up to 2^-24 ns; and if there are more than 40 bits of tokens, only the upper ones of
+ * is rounded up to 2^-24 ns; and if there are more than 39 bits of tokens, only the upper ones of
  * those and of the remainder count, and the fraction is one 2^-24 ns more for that. */
 static inline void model_interval(model_limit *limit, wide per, wide tokens)
 {
     wide rest, common, grain = wide_power(24), whole = wide_divide(per, tokens, &rest);
     limit->fraction = !wide_zero(rest);
     if (limit->fraction && wide_less(grain, tokens)) {
-        int bits = wide_bits(tokens), cut = bits > 56 ? 23 : bits > 40 ? 16 : 0;
+        int bits = wide_bits(tokens), cut = bits > 54 ? 23 : bits > 39 ? 15 : 0;
         rest = wide_mul(wide_floor(rest, wide_power(cut)), grain);
         rest = wide_ceil(rest, wide_floor(tokens, wide_power(cut)));
         if (cut)

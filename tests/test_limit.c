@@ -448,6 +448,27 @@ static void no_accepted_limit_is_slower_than_asked_by_three_parts_in_a_million(v
     CHECK(rounded > 10000);
 }
 
+/* Their interval was once 0, so that everything passed: the rounding up went over 2^64. */
+static void tokens_of_nearly_2_to_the_40_or_the_56_refuse(void)
+{
+    static const uint64_t powers[] = {UINT64_C(1) << 39, UINT64_C(1) << 40, UINT64_C(1) << 55,
+                                      UINT64_C(1) << 56, UINT64_C(1) << 62};
+    size_t i;
+    uint64_t below;
+    for (i = 0; i < COUNT(powers); i++)
+        for (below = 0; below < 200000; below = below * 3 + 1) {
+            uint64_t tokens = powers[i] - below;
+            ratelimit_limit limit = ratelimit_limit_make(tokens, tokens - 1, 10);
+            ratelimit_bucket b = {0, 0};
+            place("below 2 to the", i, below);
+            CHECK_U64(ratelimit_limit_check(&limit), OK);
+            check_interval(&limit, false);
+            CHECK(ratelimit_bucket_take(&b, &limit, 10, 1000, NULL));
+            CHECK(!ratelimit_bucket_take(&b, &limit, 1, 1000, NULL));
+        }
+    place_end();
+}
+
 /* All of a burst, then one token each interval: the window is burst intervals, to the ns. */
 static void a_burst_comes_back_in_burst_intervals(void)
 {
@@ -1081,6 +1102,7 @@ int main(int argc, char **argv)
     RUN(blocking_an_unlimited_key_is_unsupported);
     RUN(an_interval_is_exact_or_a_hair_too_long_and_what_does_not_fit_is_bad);
     RUN(no_accepted_limit_is_slower_than_asked_by_three_parts_in_a_million);
+    RUN(tokens_of_nearly_2_to_the_40_or_the_56_refuse);
     RUN(a_burst_comes_back_in_burst_intervals);
     RUN(a_scope_can_be_given_to_the_macro_or_assigned);
     RUN(scopes_made_of_numbers_seldom_meet);
