@@ -3386,7 +3386,7 @@ static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_search(const ratelimit_priv
 static inline uint32_t ratelimit_priv_lowest(uint32_t bits)
 {
 #  if defined(__GNUC__)
-    return (uint32_t)__builtin_ctz(bits);
+    return (uint32_t)__builtin_ctz((unsigned)bits);
 #  else
     return bits & 1 ? 0 : 1 + (bits & 2 ? 0 : 1 + (bits & 4 ? 0 : 1 + (bits & 8 ? 0 : 1)));
 #  endif
@@ -4430,6 +4430,7 @@ RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void 
     ratelimit_table_options options;
     ratelimit_table *t;
     uint64_t seed[2];
+    const uint64_t most = UINT32_MAX / RATELIMIT_PRIV_BLOCK;
     size_t blocks;
     unsigned char i;
     memset(&options, 0, sizeof options);
@@ -4441,8 +4442,8 @@ RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void 
     t = ratelimit_priv_head(memory, bytes, &blocks);
     if (!t)
         return RATELIMIT_NO_MEMORY;
-    if (blocks > UINT32_MAX / RATELIMIT_PRIV_BLOCK)
-        blocks = UINT32_MAX / RATELIMIT_PRIV_BLOCK;
+    if (blocks > most)
+        blocks = (size_t)most;
     memset(t, 0, RATELIMIT_PRIV_HEAD_BYTES + blocks * 512);
     t->magic = RATELIMIT_PRIV_MAGIC;
     t->version = RATELIMIT_PRIV_TABLE_VERSION;
@@ -6127,14 +6128,15 @@ RATELIMIT_API ratelimit_status ratelimit_rules_init(ratelimit_rules **out, void 
                                                     size_t bytes, size_t max_rules)
 {
     size_t skip = (0u - (uintptr_t)memory) & 7u;
+    const uint64_t most = max_rules;
     ratelimit_rules *r;
-    if (!out || !memory || !max_rules || (uint64_t)max_rules > UINT32_C(1) << 24)
+    if (!out || !memory || !most || most > UINT32_C(1) << 24)
         return RATELIMIT_BAD_ARGUMENT;
     r = (ratelimit_rules *)(void *)((unsigned char *)memory + skip);
-    if (bytes < sizeof *r + skip + (uint64_t)max_rules * RATELIMIT_PRIV_RULE_BYTES)
+    if (bytes < sizeof *r + skip + most * RATELIMIT_PRIV_RULE_BYTES)
         return RATELIMIT_NO_MEMORY;
     memset(r, 0, sizeof *r);
-    r->most = (uint32_t)max_rules;
+    r->most = (uint32_t)most;
     memset(ratelimit_priv_tallies(r), 0, 2 * max_rules * sizeof(ratelimit_priv_tally));
     memset(ratelimit_priv_rule_chain(r, 0, 0), 255, 2 * max_rules * sizeof(uint32_t));
     *out = r;
