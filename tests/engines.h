@@ -123,6 +123,12 @@ static inline void engine_bucket_decide(void *self, const ratelimit_request *req
         res->status = (ratelimit_status)99;
 }
 
+/* Where threads cannot share a bucket, there is nothing to try but the plain one. */
+#if !defined(RATELIMIT_PRIV_SHARED)
+#  define ratelimit_bucket_take_shared   ratelimit_bucket_take
+#  define ratelimit_bucket_decide_shared ratelimit_bucket_decide
+#endif
+
 static inline void engine_shared_decide(void *self, const ratelimit_request *req, uint64_t now_ns,
                                         ratelimit_result *res)
 {

@@ -14,6 +14,11 @@
 #                               skip with SKIP_MISSING=1
 #     builds COMMAND PACKAGE    does the compiler COMMAND, with its flags, link a program? If not,
 #                               the same
+#     checks WHAT COMMAND...    passes if COMMAND does and says "N passed, 0 failed", N not 0; the
+#                               colour and the dot that simavr adds do not count
+#     measured TARGET PREFIX COMMAND   a row of the table of `make portability`: what passed since
+#                               the row before, the code of all of ratelimit.h compiled with
+#                               COMMAND at -Os (by PREFIXsize), and the deepest stack
 #     finish                    prints "N passed, N failed" (", N skipped"), alone on the last line,
 #                               and exits
 #
@@ -24,9 +29,12 @@ count_passed=0
 count_failed=0
 count_skipped=0
 count_missing=" "
+count_checks=0
+count_rows=0
 
 pass() {
     count_passed=$((count_passed + 1))
+    count_checks=$((count_checks + ${1:-1}))
 }
 
 fail() {
@@ -77,6 +85,41 @@ run() {
     fi
 }
 
+checks() {
+    count_what=$1
+    wanted "$1" || return 0
+    shift
+    if ! "$@" >"$build/output" 2>&1; then
+        echo "exit status $?: $*" >>"$build/output"
+        grep -v '^SEED' "$build/output" >"$build/shown"
+        fail "$count_what" "$build/shown"
+        return
+    fi
+    count_said=$(sed -n 's/^[^0-9]*\(\[32m\)\{0,1\}\([1-9][0-9]*\) passed, 0 failed\(, [0-9]* skipped\)\{0,1\}\.\{0,1\}$/\2/p' "$build/output")
+    if [ -n "$count_said" ]; then
+        pass "$count_said"
+    else
+        fail "$count_what: ends without a count" "$build/output"
+    fi
+}
+
+measured() {
+    printf '#define RATELIMIT_IMPLEMENTATION\n#include "ratelimit.h"\n' >"$build/measured.c"
+    count_code=- count_stack=-
+    if $3 -Os -fstack-usage -I"$header" -S "$build/measured.c" -o "$build/measured.s" \
+        >"$build/output" 2>&1 && [ -s "$build/measured.su" ]; then
+        count_stack=$(awk -f "$root/tests/portability/stack.awk" "$build/measured.su" "$build/measured.s")
+    fi
+    if $3 -Os -I"$header" -c "$build/measured.c" -o "$build/measured.o" >"$build/output" 2>&1; then
+        count_code=$("$2"size "$build/measured.o" | awk 'NR == 2 { print $1 }')
+    else
+        fail "$1: ratelimit.h does not compile at -Os" "$build/output"
+    fi
+    printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$("${3%% *}" -dumpversion 2>/dev/null | sed "s/^/${3%% *} /")" \
+        $((count_checks - count_rows)) "$count_code" "$count_stack" >>"$build/table"
+    count_rows=$count_checks
+}
+
 refuse() {
     count_what=$1
     count_text=$2
@@ -97,6 +140,7 @@ missing() {
     *" <$1> "*) return ;;
     esac
     count_missing="$count_missing<$1> "
+    echo "not run: $1 is missing (Debian package $2)" >>"$build/table"
     if [ "${SKIP_MISSING:-0}" = 1 ]; then
         skip "$1 is missing (Debian package $2)"
     else
