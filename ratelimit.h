@@ -180,6 +180,8 @@
    lock that is not released for RATELIMIT_TAKEOVER_MS is taken over, whether its holder died or is
    only slow. A decision of a holder that died may be lost. A holder that was slow loses or undoes
    nobody's charge: at worst two threads give one key two places, and it can use one burst more.
+   Where the chip has no 64-bit compare-and-swap, one that was slow may undo what others charged to
+   the same key meanwhile.
 
    Errors. A decision is a bool, true only if the caller may go on; result.status says why. Bad
    arguments are refused, and zero is never "unlimited". One thing lets a call through that was not
