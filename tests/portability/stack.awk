@@ -27,7 +27,8 @@ function deepest(name, list, n, i, depth, most)
 
 FNR == NR {
     split($0, field, "\t")
-    sub(/.*:/, "", field[1])
+    sub(/\(.*/, "", field[1]) # C++ gives the whole declaration
+    sub(/.*[: *]/, "", field[1])
     frame[plain(field[1])] += field[2]
     next
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # symbols.sh [BUILD]  What an object file of the implementation shows and needs.
 #
-# It exports what symbols.txt lists and no more, needs what that lists and no more, and keeps
+# It exports what api.txt declares and no more, needs what symbols.txt lists and no more, and keeps
 # nothing in static memory that can be written. No floating point: neither its instructions nor its
 # helpers.
 #
@@ -34,10 +34,17 @@ int memcmp(const void *a, const void *b, size_t bytes);
 size_t strlen(const char *text);
 END
 
-# listed KIND...  The names of these kinds in symbols.txt, sorted.
+# api.txt has the names of all public functions; those that only some builds export are of another
+# kind in symbols.txt.
+sed -n 's/^function .*[ *]\(ratelimit_[a-z_0-9]*\)(.*/\1/p' "$here/api.txt" |
+    awk -v file="$here/symbols.txt" '
+        BEGIN { while ((getline line < file) > 0) { split(line, word, " "); kind[word[2]] = word[1] } }
+        !/^ratelimit_redis_/ && !($1 in kind) { print "exports", $1 }' >"$build/exports"
+
+# listed KIND...  The names of these kinds in symbols.txt and api.txt, sorted.
 listed() {
     for listed_kind in "$@"; do
-        awk -v kind="$listed_kind" '$1 == kind { print $2 }' "$here/symbols.txt"
+        awk -v kind="$listed_kind" '$1 == kind { print $2 }' "$here/symbols.txt" "$build/exports"
     done | sort -u
 }
 
