@@ -13,10 +13,13 @@ LIMIT ?= 10/m burst 20
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
 PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross \
-           gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
+           gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-arm-linux-gnueabihf libc6-dev-armhf-cross \
+           gcc-riscv64-linux-gnu libc6-dev-riscv64-cross gcc-mips-linux-gnu libc6-dev-mips-cross \
+           gcc-powerpc-linux-gnu libc6-dev-powerpc-cross qemu-user \
+           gcc-riscv64-unknown-elf qemu-system-arm qemu-system-misc gcc-avr avr-libc simavr musl-tools \
            gcc-mingw-w64-x86-64 g++-mingw-w64-x86-64 gcc-mingw-w64-i686 g++-mingw-w64-i686 \
            lua5.4 redis-server redis-tools libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
-EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
+EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \
            chromium fonts-dejavu-core nginx haproxy caddy zlib1g-dev
@@ -25,7 +28,7 @@ C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[c
 
 .DEFAULT_GOAL := help
 .PHONY: help demo deps test check one examples bench bench-redis bench-replay flood size fmt fmt-check check-checks check-docs \
-        check-fuzz check-portability check-redis clean
+        check-fuzz portability check-redis clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
@@ -81,7 +84,7 @@ check: ## the fast tests, with sanitizers
 one: ## one test, sanitized: make one T=test_table [K=WORD]
 	@BUILD=$(BUILD) sh tests/run.sh one $(T) $(K)
 
-check-portability: ## compilers, languages, options, symbols, other processors
+portability: ## compilers, languages, options, symbols, interface, other processors, Windows; a table (LONG=1: all tests)
 	@BUILD=$(BUILD) sh tests/run.sh portability
 
 check-redis: ## the Redis companion, on real servers

@@ -158,7 +158,7 @@ listed() {
 }
 
 # All unit tests, those that take longest at the head.
-tests="vectors test_model test_reported test_threads test_tier"
+tests="vectors known_answers test_model test_reported test_threads test_tier"
 for file in tests/test_*.c; do
     file=${file#tests/}
     case " $tests " in *" ${file%.c} "*) ;; *) tests="$tests ${file%.c}" ;; esac
@@ -205,6 +205,17 @@ portability() {
         script=$(basename "$script" .sh)
         [ "$script" = count ] || first script "$script"
     done
+}
+
+# What the scripts of portability have run: one row for each target, and what is missing.
+table() {
+    cat "$BUILD"/*/table 2>/dev/null | awk -F '\t' '
+        BEGIN { row = "%-22s %-30s %8s %8s %8s\n"
+                printf row, "target", "compiler", "checks", "code", "stack" }
+        NF == 5 { printf row, $1, $2, $3, $4, $5; next }
+        { rest = rest $0 "\n" }
+        END { printf "%s", rest
+              print "checks: that passed; code: bytes of all of ratelimit.h at -Os; stack: bytes, of the deepest calls" }'
 }
 
 examples() { # each program in examples/
@@ -308,9 +319,14 @@ all)
     later redis # alone: it waits for real servers
     all_jobs
     ;;
-fast | portability | examples)
+fast | examples)
     "$1"
     all_jobs
+    ;;
+portability)
+    portability
+    all_jobs
+    table
     ;;
 redis | fuzz | docs)
     later "$1"

@@ -36,7 +36,7 @@ elif have python3 python3 && builds "$CC -lhiredis" libhiredis-dev; then
     elif [ -n "$update" ]; then
         cp "$build/api.txt" "$here/api.txt"
         pass
-    elif diff -u "$here/api.txt" "$build/api.txt" >"$build/output"; then
+    elif diff -U0 "$here/api.txt" "$build/api.txt" >"$build/output"; then
         pass "$(wc -l <"$here/api.txt")"
     else
         sed -i '1,2d; /^@@/d' "$build/output"

@@ -36,6 +36,9 @@ static void api_bucket(const char *what, const ratelimit_limit *limit, ratelimit
 static void api_table(void)
 {
     static const size_t line_bytes = 64, lines = 8, head_bytes = 128;
+    static const char *const names[] = {"table, line 0", "table, line 1", "table, line 2",
+                                        "table, line 3", "table, line 4", "table, line 5",
+                                        "table, line 6", "table, line 7"};
     static unsigned char memory[RATELIMIT_TABLE_BYTES(12)];
     ratelimit_table_options options;
     ratelimit_table *t = NULL;
@@ -57,7 +60,7 @@ static void api_table(void)
         for (j = 0; j < line_bytes && !line[j]; j++)
             ;
         if (j < line_bytes)
-            printf("line %d, ", (int)i), api_bytes("table, line", line, line_bytes);
+            api_bytes(names[i], line, line_bytes);
     }
 }
 

@@ -95,7 +95,8 @@ checks() {
         fail "$count_what" "$build/shown"
         return
     fi
-    count_said=$(sed -n 's/^[^0-9]*\(\[32m\)\{0,1\}\([1-9][0-9]*\) passed, 0 failed\(, [0-9]* skipped\)\{0,1\}\.\{0,1\}$/\2/p' "$build/output")
+    count_said=$(tr -d '\r\033' <"$build/output" |
+        sed -n 's/^\(\[32m\)\{0,1\}\([1-9][0-9]*\) passed, 0 failed\(, [0-9]* skipped\)\{0,1\}\.\{0,1\}$/\2/p')
     if [ -n "$count_said" ]; then
         pass "$count_said"
     else
