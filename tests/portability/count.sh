@@ -105,6 +105,7 @@ checks() {
 }
 
 measured() {
+    [ -z "${WORDS:-}" ] || [ $count_checks -gt $count_rows ] || return 0
     printf '#define RATELIMIT_IMPLEMENTATION\n#include "ratelimit.h"\n' >"$build/measured.c"
     count_code=- count_stack=-
     if $3 -Os -fstack-usage -I"$header" -S "$build/measured.c" -o "$build/measured.s" \

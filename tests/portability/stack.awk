@@ -39,7 +39,7 @@ FNR == NR {
         within = name
 }
 
-/^[ \t]*(b|c|j|rc|rj|t)[a-z.]*[ \t]/ || /R_MIPS_JALR,/ {
+/^[ \t]*(b|call|j|rcall|rj|tail)[a-z.]*[ \t]/ || /R_MIPS_JALR,/ {
     n = split($0, word, /[^A-Za-z0-9_.]+/)
     for (i = 1; i <= n; i++) {
         name = plain(word[i])
