@@ -66,7 +66,12 @@ linux() {
     fi
     if [ "${LONG:-0}" = 1 ]; then
         for test in $longer; do
-            emulated "$test"
+            case $1-$test in
+            mips*-test_stolen | mips*-test_processes | powerpc*-test_stolen | powerpc*-test_processes)
+                skip "$1: $test: without a 64-bit compare-and-swap a slow holder may undo what others charged"
+                ;;
+            *) emulated "$test" ;;
+            esac
         done
     fi
     measured "$1" "$2-" "$2-gcc -std=c99"
