@@ -116,7 +116,11 @@ numbers() {
 }
 
 script() { # NAME: tests/portability/NAME.sh
-    suite "$1" 3600 sh "tests/portability/$1.sh" "$BUILD"
+    case ${LONG:-0} in
+    1) limit=36000 ;;
+    *) limit=3600 ;;
+    esac
+    suite "$1" "$limit" sh "tests/portability/$1.sh" "$BUILD"
 }
 
 docs() {
