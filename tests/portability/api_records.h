@@ -1,5 +1,5 @@
-/* api_records.h - prints bytes that outlive a process or are read by another: a bucket, a table, the
- * record of a database, what is in Redis. api.py makes the program that includes it, after both
+/* api_records.h - prints bytes that outlive a process or are read by another: a bucket, a table,
+ * the record of a database, what is in Redis. api.py makes the program that includes it, after both
  * headers with their implementations. */
 #ifndef API_RECORDS_H
 #define API_RECORDS_H

@@ -1,7 +1,7 @@
 /* bare.c - what a program needs on a chip without an operating system: a start, mem*, putchar and
  * an end. For Cortex-M (semihosting; 16 KB of RAM at 0x20000000), for the machine "virt" of RISC-V
- * as qemu knows it, and for AVR under simavr, where avr-libc has the first two. main's answer is the
- * answer of the emulator, but for simavr's, which has none. */
+ * as qemu knows it, and for AVR under simavr, where avr-libc has the first two. main's answer is
+ * the answer of the emulator, but for simavr's, which has none. */
 #include <stddef.h>
 #include <stdint.h>
 
