@@ -5,8 +5,8 @@
  * below. Byte order, the width of int, the sign of char, the size of an enum and atomics must not
  * show in it. What is right is for vectors.c to say; this says that it is right everywhere.
  *
- * Needed are only mem*, strlen and putchar, so it also runs on a chip (tests/portability/bare.c);
- * it takes 7 KB of memory and the stack. Only answers count, not where a table keeps what.
+ * Needed are only mem*, strlen and putchar, so it also runs on a chip with 16 KB of RAM
+ * (tests/portability/bare.c). Only answers count, not where a table keeps what.
  *
  *     ANSWERS  how many decisions, for a slow machine: 1,000 or 10,000
  *     TRACE    defined: the digest after each step, to find where two machines part
