@@ -3,7 +3,7 @@
 #
 # Under qemu's emulation of Linux: 64 and 32 bits, both byte orders, with and without a 64-bit
 # compare-and-swap. Each gives the known answers and those of the vectors, and takes all options'
-# ways; a big-endian one of 64 bits and one of 32 run all tests of what is decided.
+# ways; a big-endian one of 64 bits and one of 32 run more of the tests.
 #
 # Without an operating system or C library: ARM Cortex-M and RISC-V under qemu, AVR (16-bit int, 8-bit
 # chip) under simavr. They give the known answers. Left out on AVR are texts (they would lie in its
