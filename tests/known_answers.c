@@ -23,9 +23,9 @@ int putchar(int byte);
 static const struct {
     uint32_t decisions;
     uint64_t digest;
-} known[] = {{1000, UINT64_C(0x49bd16cd0bf686a0)},
-             {10000, UINT64_C(0x76a1fc95dddbcbef)},
-             {100000, UINT64_C(0x5cef4ad29b7f7d81)}};
+} known[] = {{1000, UINT64_C(0x84656a47c736528b)},
+             {10000, UINT64_C(0x0701a4b02f8fb420)},
+             {100000, UINT64_C(0x2adcf5e5a501a5f1)}};
 
 enum { KNOWN = sizeof known / sizeof known[0], BUCKETS = 8, TABLES = 4, BATCH = 4, RULES = 3 };
 
