@@ -23,9 +23,9 @@ int putchar(int byte);
 static const struct {
     uint32_t decisions;
     uint64_t digest;
-} known[] = {{1000, UINT64_C(0x84656a47c736528b)},
-             {10000, UINT64_C(0x0701a4b02f8fb420)},
-             {100000, UINT64_C(0x2adcf5e5a501a5f1)}};
+} known[] = {{1000, UINT64_C(0x390b53d8e0dcbd3f)},
+             {10000, UINT64_C(0xd0a4a9b8b003e812)},
+             {100000, UINT64_C(0xcf5dbbb9f7144c2d)}};
 
 enum { KNOWN = sizeof known / sizeof known[0], BUCKETS = 8, TABLES = 4, BATCH = 4, RULES = 3 };
 
@@ -44,7 +44,8 @@ static const ratelimit_limit limits[] = {
     RATELIMIT_UNLIMITED};
 enum { LIMITS = sizeof limits / sizeof limits[0] };
 
-static uint64_t digest, now_ns, random_state;
+static uint64_t digest, random_state;
+static uint64_t now_ns, steady_ns; /* the second never goes back */
 static uint32_t decided;
 static ratelimit_bucket buckets[BUCKETS];
 static unsigned char table_memory[TABLES][RATELIMIT_TABLE_BYTES(12)];
@@ -122,12 +123,17 @@ static const ratelimit_limit *any_limit(void)
     return &limits[any(LIMITS)];
 }
 
+/* Which of its full buckets a table drops for a newcomer is not promised, and differs with -Os. It
+ * shows where time goes back, so tables have a time that does not, and in what a sweep and counts.evicted say. */
 static void pass_time(void)
 {
-    if (any(64) == 0)
-        now_ns -= any_size(any(8) ? 30 : 36); /* the clock goes back */
-    else
-        now_ns += any_size(any(16) ? 28 : 38);
+    uint64_t step = any_size(any(16) ? 28 : 38);
+    if (any(64) == 0) {
+        now_ns -= step;
+    } else {
+        now_ns += step;
+        steady_ns += step;
+    }
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -177,7 +183,7 @@ static void take_from_bucket(ratelimit_bucket *b)
 static void ask_table(ratelimit_table *t)
 {
     make_request(0);
-    fold(ratelimit_table_decide_one(t, requests, now_ns, results));
+    fold(ratelimit_table_decide_one(t, requests, steady_ns, results));
     fold_result(results);
 }
 
@@ -189,9 +195,9 @@ static void take_from_table(ratelimit_table *t)
     hash = ratelimit_table_hash(t, q->key, q->key_len);
     fold(hash);
     if (any(2))
-        fold(ratelimit_table_take(t, q->key, q->key_len, q->limit, q->n, now_ns, results));
+        fold(ratelimit_table_take(t, q->key, q->key_len, q->limit, q->n, steady_ns, results));
     else
-        fold(ratelimit_table_take_hash(t, hash, q->limit, q->n, now_ns, results));
+        fold(ratelimit_table_take_hash(t, hash, q->limit, q->n, steady_ns, results));
     fold_result(results);
 }
 
@@ -201,7 +207,7 @@ static void ask_batch(ratelimit_table *t)
     for (i = 0; i < count; i++)
         make_request(i);
     fold(ratelimit_table_decide(t, requests, results, count,
-                                any(2) ? RATELIMIT_ALL : RATELIMIT_EACH, now_ns));
+                                any(2) ? RATELIMIT_ALL : RATELIMIT_EACH, steady_ns));
     for (i = 0; i < count; i++)
         fold_result(&results[i]);
 }
@@ -214,24 +220,22 @@ static void ask_permits(ratelimit_table *t)
     uint64_t ttl_ns = 1 + any_size(33);
     decided++;
     if (any(2)) {
-        fold(ratelimit_table_acquire(t, key, 1, most, ttl_ns, now_ns, permit));
+        fold(ratelimit_table_acquire(t, key, 1, most, ttl_ns, steady_ns, permit));
         fold(permit->expires_ns);
-        fold(permit->place);
         fold(permit->serial);
     } else {
-        fold((uint64_t)ratelimit_table_release(t, key, 1, permit, now_ns));
+        fold((uint64_t)ratelimit_table_release(t, key, 1, permit, steady_ns));
     }
 }
 
 static void count_table(ratelimit_table *t)
 {
     ratelimit_table_counts counts;
-    fold(ratelimit_table_sweep(t, now_ns, any(2) ? 0 : any_size(32)));
-    ratelimit_table_stats(t, now_ns, &counts);
+    (void)ratelimit_table_sweep(t, steady_ns, any(2) ? 0 : any_size(32));
+    ratelimit_table_stats(t, steady_ns, &counts);
     fold(counts.capacity);
     fold(counts.keys);
     fold(counts.in_debt);
-    fold(counts.evicted);
     fold(counts.refused);
 }
 
@@ -363,7 +367,7 @@ static void log_line(void)
 static uint64_t clock_now(void *self)
 {
     (void)self;
-    return now_ns;
+    return steady_ns;
 }
 
 static void begin(void)
@@ -386,7 +390,7 @@ static void begin(void)
     cas.load = load_record;
     cas.swap = swap_record;
     cas.clock = clock_now;
-    now_ns = 0 - 60 * RATELIMIT_SECOND; /* it passes the end of 64 bits soon */
+    now_ns = steady_ns = 0 - 60 * RATELIMIT_SECOND; /* it passes the end of 64 bits soon */
 }
 
 static void step(void)
