@@ -3388,7 +3388,7 @@ static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_search(const ratelimit_priv
 static inline uint32_t ratelimit_priv_lowest(uint32_t bits)
 {
 #  if defined(__GNUC__)
-    return (uint32_t)__builtin_ctz((unsigned)bits);
+    return (uint32_t)__builtin_ctzl((unsigned long)bits); /* int may have 16 bits */
 #  else
     return bits & 1 ? 0 : 1 + (bits & 2 ? 0 : 1 + (bits & 4 ? 0 : 1 + (bits & 8 ? 0 : 1)));
 #  endif
@@ -3444,7 +3444,8 @@ static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_find(ratelimit_priv_line *b
     if (found)
         return ratelimit_priv_lowest(found);
     for (i = 1; i < RATELIMIT_PRIV_BLOCK; i++)
-        found |= ratelimit_priv_search(ratelimit_priv_line_at(block, home, i), tag) << (4 * i);
+        found |= ratelimit_priv_search(ratelimit_priv_line_at(block, home, (size_t)i), tag)
+                 << (4 * i);
     return found ? ratelimit_priv_lowest(found) : 0;
 }
 
@@ -3612,7 +3613,7 @@ again:
     seat->there = found != 0;
     seat->full = false;
     if (found) {
-        seat->line = ratelimit_priv_line_at(block, home, found / 4);
+        seat->line = ratelimit_priv_line_at(block, home, (size_t)found / 4);
         seat->slot = found % 4 - 1;
         seat->word = found < 4 ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
         if (ratelimit_priv_odd(&seat->line->lock, seat->word))
@@ -3936,7 +3937,7 @@ static ratelimit_bucket *ratelimit_priv_seek(const ratelimit_table *t, uint64_t 
     uint32_t found = ratelimit_priv_find(block, line, ratelimit_priv_tag(place));
     if (!found)
         return NULL;
-    line = ratelimit_priv_line_at(block, line, found / 4);
+    line = ratelimit_priv_line_at(block, line, (size_t)found / 4);
     *word = ratelimit_priv_load32(&line->lock);
     found = found % 4 - 1;
     return ratelimit_priv_load32(&line->tag[found]) == ratelimit_priv_tag(place)
@@ -4146,11 +4147,15 @@ static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *r
         for (i = from, s = spot; i < from + n; i++, s++) {
             const ratelimit_request *q = &req[i];
             ratelimit_result *out = res ? &res[i] : NULL;
+            (void)ahead, (void)s; /* always false without a quick way */
+#  if RATELIMIT_PRIV_QUICK
             if (RATELIMIT_PRIV_LIKELY(ahead) && RATELIMIT_PRIV_LIKELY(s->b != NULL) &&
                 RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(s->b), s->word)))
                 pass =
                     ratelimit_priv_take_there(t, s->place, q->limit, q->n, now, out, s->b, s->word);
-            else if (ratelimit_priv_is_take(q))
+            else
+#  endif
+                if (ratelimit_priv_is_take(q))
                 pass = ratelimit_priv_take_key(t, q->key, q->key_len, q->limit, q->n, now, out);
             else
                 pass = ratelimit_priv_decide_one(t, q, now, out);
