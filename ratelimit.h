@@ -3408,7 +3408,10 @@ static inline uint32_t ratelimit_priv_lowest(uint32_t bits)
 #  if defined(__GNUC__)
     return (uint32_t)__builtin_ctzl((unsigned long)bits); /* int may have 16 bits */
 #  else
-    return bits & 1 ? 0 : 1 + (bits & 2 ? 0 : 1 + (bits & 4 ? 0 : 1 + (bits & 8 ? 0 : 1)));
+    uint32_t n = 0;
+    for (; !(bits & 1); bits >>= 1)
+        n++;
+    return n;
 #  endif
 }
 
