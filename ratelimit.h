@@ -1464,9 +1464,9 @@ extern size_t strlen(const char *text);
 extern "C" {
 #  endif
 
-/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release, so that whoever sees
- * a new lock word sees what was written before it, and whoever read a bucket before the word did not
- * read one written after it. `old` is a variable. */
+/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release, so that whoever
+ * sees a new lock word sees what was written before it, and whoever read a bucket before the word
+ * did not read one written after it. `old` is a variable. */
 #  if RATELIMIT_PRIV_CAN && defined(__GNUC__)
 #    define RATELIMIT_PRIV_LOAD(bits, p)         __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #    define RATELIMIT_PRIV_STORE(bits, p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
