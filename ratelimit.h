@@ -1468,9 +1468,9 @@ extern size_t strlen(const char *text);
 extern "C" {
 #  endif
 
-/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release, so that whoever sees
- * a new lock word sees what was written before it, and whoever read a bucket before the word did not
- * read one written after it. `old` is a variable. */
+/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release, so that whoever
+ * sees a new lock word sees what was written before it, and whoever read a bucket before the word
+ * did not read one written after it. `old` is a variable. */
 #  if RATELIMIT_PRIV_CAN && defined(__GNUC__)
 #    define RATELIMIT_PRIV_LOAD(bits, p)         __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #    define RATELIMIT_PRIV_STORE(bits, p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
@@ -3144,17 +3144,15 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
      that was read. But a quick take only moves full_ns forward. So whoever owns the place then owes
      more than before, never less. The take sees another lock word, then another tag or rest, and
      starts over. If it finds its own tag and rest, the commit was for another place of the line, or
-     the place was given to its key once more. Then the charge is where it belongs: the decision was
-     made on the value that was swapped. (If the limit of a key changed and changed back in between,
-     n intervals of the other limit were charged.)
-   - Rest is loaded before full_ns (ratelimit_priv_fetch). Most commits store full_ns first, so
-     nobody can see their new rest with the old, lesser, full_ns: what a reader finds in between
-     owes more, not less. Where rest is stored first, a reader may see the old rest with the new,
-     lesser, full_ns. A quick take that did so loads rest again after its swap, as the lock word is
-     another, and starts over. The general way compares the lock word before it believes what it
-     read.
-   - Were a freed bucket's full_ns stored first, a quick take could charge it and still find its
-     rest as it was. Then rest would become 0, and the charge would be forgotten. With rest first,
+     for the same key, and the charge is where it belongs. (If the limit of the key changed and
+     changed back in between, n intervals of the other limit were charged.)
+   - The general way loads rest before full_ns (ratelimit_priv_fetch), and believes them only if the
+     lock word is still the one that it read. Only a slow holder, whose lock was taken over, can
+     come between unseen. If its full_ns goes forward it stores that first, so nobody sees its new
+     rest with the old, lesser, full_ns. If it goes back, and both are stored between the two loads,
+     the reader's own commit finds another rest, and decides again.
+   - If full_ns of a freed bucket were stored first, a quick take could charge the bucket before
+     rest is 0, and a slow holder would forget that charge when it stores rest. With rest first,
      either the take finds another rest, or its swap comes before the commit's, which fails.
    - A slow holder gives a key one burst more at most, because it brings in one place at most: its
      first swap succeeds only if nobody has claimed that place since. A search finds one of the two
