@@ -4147,11 +4147,16 @@ static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *r
         for (i = from, s = spot; i < from + n; i++, s++) {
             const ratelimit_request *q = &req[i];
             ratelimit_result *out = res ? &res[i] : NULL;
+#  if RATELIMIT_PRIV_QUICK
             if (RATELIMIT_PRIV_LIKELY(ahead) && RATELIMIT_PRIV_LIKELY(s->b != NULL) &&
                 RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(s->b), s->word)))
                 pass =
                     ratelimit_priv_take_there(t, s->place, q->limit, q->n, now, out, s->b, s->word);
-            else if (ratelimit_priv_is_take(q))
+            else
+#  else
+            (void)ahead;
+#  endif
+                if (ratelimit_priv_is_take(q))
                 pass = ratelimit_priv_take_key(t, q->key, q->key_len, q->limit, q->n, now, out);
             else
                 pass = ratelimit_priv_decide_one(t, q, now, out);
