@@ -4183,7 +4183,7 @@ static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *r
                     ratelimit_priv_take_there(t, s->place, q->limit, q->n, now, out, s->b, s->word);
             else
 #  else
-            (void)ahead;
+            (void)ahead, (void)s;
 #  endif
                 if (ratelimit_priv_is_take(q))
                 pass = ratelimit_priv_take_key(t, q->key, q->key_len, q->limit, q->n, now, out);
