@@ -110,7 +110,16 @@ class Nginx:
                 file.write(name)
         environ = [f"{name}={value}" for name, value in self.environ.items()]
         self.child = start("env", *environ, *self.command(), port=self.port)
+        self.child.kill = self.kill
         return self
+
+    def kill(self):
+        """Workers go on if only their master is killed."""
+        for pid in [*self.workers(), self.child.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
     def get(self, path="/", headers=(), connection=None):
         """(status, fields, body)."""
