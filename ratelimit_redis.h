@@ -242,13 +242,41 @@ extern "C" {
 /* ratelimit_redis  Connections to one server or cluster. Made by open; threads share it freely. */
 typedef struct ratelimit_redis ratelimit_redis;
 
+/* What a socket is ready for, or watched for: bits. */
+#  define RATELIMIT_REDIS_READ  1u
+#  define RATELIMIT_REDIS_WRITE 2u
+
+/* What options.credentials fills in: NUL-terminated. */
+typedef struct ratelimit_redis_login {
+    char user[256]; /* "": none */
+    char password[4096];
+} ratelimit_redis_login;
+
+/* What options.translate may change. */
+typedef struct ratelimit_redis_address {
+    char host[256];
+    int port;
+} ratelimit_redis_address;
+
 /* Zero it, then set what you need. Texts are copied. */
 typedef struct ratelimit_redis_options {
-    const char *host;            /* NULL: "127.0.0.1"; in a cluster any node */
-    int port;                    /* 0: 6379 */
-    const char *unix_path;       /* a Unix socket instead of host and port */
-    const char *user;            /* NULL: none (Redis 6 and later know users) */
-    const char *password;        /* NULL: none */
+    const char *host;      /* NULL: "127.0.0.1". In a cluster any nodes, with master_name the
+                                    sentinels: "a", "a:7000,b:7001,[::1]:7002" */
+    int port;              /* of hosts without one; 0: 6379, of sentinels 26379 */
+    const char *unix_path; /* a Unix socket instead of host and port */
+    const char *user;      /* NULL: none (Redis 6 and later know users) */
+    const char *password;  /* NULL: none */
+    /* Instead of user and password: is called at each login, by any thread, to fill in the login of
+     * now. refused: the server did not take the one before, so it asks once more; it asks, too,
+     * when a connection is not known any more. False: there is none, so the login fails. */
+    bool (*credentials)(void *self, bool refused, ratelimit_redis_login *login);
+    void *credentials_self;
+    const char *master_name; /* the sentinels at host know where it is; NULL: no sentinels */
+    const char *sentinel_user, *sentinel_password; /* to ask the sentinels; NULL: none */
+    /* NULL, or is called with each address that a cluster or a sentinel tells, and may put another
+     * in its place: for servers behind NAT. It must be quick, and call nothing here. */
+    void (*translate)(void *self, ratelimit_redis_address *address);
+    void *translate_self;
     int database;                /* 0 */
     const char *prefix;          /* of every key; NULL: "ratelimit:" */
     uint32_t connect_timeout_ms; /* 0: 500; for making a connection, which may go on in the calls
@@ -471,13 +499,12 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper);
 /* ratelimit_redis_async  The same decisions for a program with an event loop: see ASYNCHRONOUS. */
 typedef struct ratelimit_redis_async ratelimit_redis_async;
 
-struct redisAsyncContext;
-
 /* The loop it runs on. Zero it, then set what you need. */
 typedef struct ratelimit_redis_loop {
-    /* Must be set: attaches a connection to the loop by one of hiredis' adapters, and returns what
-     * that returned (0: well). */
-    int (*attach)(void *self, struct redisAsyncContext *context);
+    /* Must be set: tells the loop what to watch the socket fd for: READ, WRITE, both, or 0: nothing
+     * any more, because it is closed next. *yours is NULL at first, and what the loop has for fd.
+     * Returns 0, else the connection is given up. When fd is ready, call ready (not from here). */
+    int (*watch)(void *self, int fd, unsigned events, void **yours);
     /* Starts a timer of the loop, or starts it again: when it fires, once, call tick (not from
      * here). after_ns may be 0, also while tick runs: libuv wants at least a ms then, see
      * tests/redis/test_async.c. NULL: the caller calls tick by itself. */
@@ -539,6 +566,11 @@ RATELIMIT_API ratelimit_status ratelimit_redis_async_take_all(ratelimit_redis_as
                                                               ratelimit_redis_answers answers,
                                                               void *self);
 
+/* ratelimit_redis_async_ready  The socket fd, which the loop was told to watch, is ready for events
+ * (READ for an error, too). Does what can be done and calls answers. Nothing happens if it was not
+ * ready, or is not watched any more. */
+RATELIMIT_API void ratelimit_redis_async_ready(ratelimit_redis_async *a, int fd, unsigned events);
+
 /* ratelimit_redis_async_tick  Ends what is too late, tries again what had to wait, and calls
  * answers that needed no server. now_ns: of ratelimit_clock_ns. */
 RATELIMIT_API void ratelimit_redis_async_tick(ratelimit_redis_async *a, uint64_t now_ns);
@@ -580,23 +612,15 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a);
 #  endif
 #  include <hiredis/hiredis.h>
 #  if defined(RATELIMIT_REDIS_TLS)
-#    if HIREDIS_MAJOR < 1
-#      error "RATELIMIT_REDIS_TLS needs hiredis 1.0 or later."
-#    endif
-#    include <hiredis/hiredis_ssl.h>
 #    include <openssl/err.h>
 #    include <openssl/ssl.h>
 #    include <openssl/x509v3.h>
-#    include <signal.h>
-#  endif
-#  if defined(RATELIMIT_REDIS_ASYNC)
-#    include <hiredis/async.h>
-#    include <signal.h>
 #  endif
 
 #  include <errno.h>
 #  include <fcntl.h>
 #  include <limits.h>
+#  include <netdb.h>
 #  include <netinet/in.h>
 #  include <netinet/tcp.h>
 #  include <poll.h>
@@ -605,6 +629,7 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a);
 #  include <stdio.h>
 #  include <stdlib.h>
 #  include <sys/socket.h>
+#  include <sys/un.h>
 #  include <time.h>
 #  include <unistd.h>
 
@@ -1201,18 +1226,51 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
 
 /* ---- >>implementation: structures ------------------------------------------------------------ */
 
+struct ratelimit_priv_redis_call;
+struct ratelimit_priv_redis_engine;
+
+typedef struct ratelimit_priv_redis_list {
+    struct ratelimit_priv_redis_call *first, *last;
+} ratelimit_priv_redis_list;
+
+/* How far a connection has come. */
+typedef enum ratelimit_priv_redis_state {
+    RATELIMIT_PRIV_REDIS_DEAD,
+    RATELIMIT_PRIV_REDIS_WANTED, /* there is none yet: the pool is empty */
+    RATELIMIT_PRIV_REDIS_NEW,
+    RATELIMIT_PRIV_REDIS_DIALING,
+    RATELIMIT_PRIV_REDIS_LOGIN, /* TLS, then the replies to the login */
+    RATELIMIT_PRIV_REDIS_READY
+} ratelimit_priv_redis_state;
+
 typedef struct ratelimit_priv_redis_conn {
-    redisContext *c;
+    struct ratelimit_priv_redis_conn *next; /* in the list of its engine, or of its node */
+    struct ratelimit_priv_redis_conn *next_dead;
+    struct ratelimit_priv_redis_engine
+        *engine; /* that uses it; NULL: it is in a list of its node */
     struct ratelimit_priv_redis_node *node;
-    struct ratelimit_priv_redis_conn *next; /* in the node's list of idle or half made ones */
-    char *out;                              /* commands to be sent */
-    size_t out_len, out_at, out_room;       /* out_at: so much was sent */
-    uint64_t since_ns;                      /* it was dialed, given back, or the last time sent */
-    unsigned login;                         /* replies to come before it is ready */
-    bool dialed;
-    bool fresh;     /* made for this call */
-    bool probe;     /* the one that tries a server which failed */
-    bool no_memory; /* out is not whole */
+    ratelimit_priv_redis_state state;
+    int fd;
+    struct addrinfo *addresses, *address; /* of the node; the next to be tried */
+    redisReader *reader;
+    char *out;                        /* commands to be sent */
+    size_t out_len, out_at, out_room; /* out_at: so much was sent */
+    uint64_t built, gone;             /* bytes of commands that were put in it, and sent */
+    ratelimit_priv_redis_list waiting, sent;
+    uint64_t since_ns;   /* it was dialed */
+    uint64_t until, end; /* when this address, when all have had their time */
+    uint64_t heard_ns;   /* last reply, or given back */
+    unsigned login;      /* steps of the login whose replies are to come, a bit for each */
+    unsigned watched;    /* events that the loop was told of */
+    void *yours;         /* what the loop has for it */
+    bool again;          /* the login was tried a second time */
+    bool redo;           /* it is to be */
+    bool proven;         /* it has answered a request */
+    bool retired;        /* of no use for others */
+    bool no_memory;      /* out is not whole */
+#  if defined(RATELIMIT_REDIS_TLS)
+    struct ratelimit_priv_redis_tls *tls;
+#  endif
 } ratelimit_priv_redis_conn;
 
 typedef struct ratelimit_priv_redis_node {
@@ -1222,13 +1280,13 @@ typedef struct ratelimit_priv_redis_node {
     ratelimit_priv_redis_conn *idle, *half; /* half made */
     uint32_t open;                          /* connections, also idle, half made and in use */
     uint32_t making;                        /* of them being made by somebody */
+    bool seed;                              /* the options name it */
+    bool known;                             /* the map names it */
     bool down, probing;                     /* failed; somebody tries it */
     bool struck;                            /* a call got no answer since it last answered one */
-    bool known;                             /* the cluster's map names it */
     uint64_t heard_ns, down_until;          /* ratelimit_clock_ns */
-    uint64_t
-        refuses_until; /* asynchronous: it said that the cluster is down; until then believed */
-    char why[174];     /* it failed; with " (left alone for a while)" not longer than error */
+    uint64_t refuses_until; /* it said that the cluster is down; until then believed */
+    char why[174];          /* it failed; with " (left alone for a while)" not longer than error */
 } ratelimit_priv_redis_node;
 
 struct ratelimit_redis {
@@ -1236,20 +1294,27 @@ struct ratelimit_redis {
     pthread_cond_t freed;               /* a connection was given back */
     ratelimit_priv_redis_conn *dropped; /* to be closed when the lock is let go */
     pid_t pid;
-    ratelimit_priv_redis_node *nodes;  /* the first is the one of the options */
+    ratelimit_priv_redis_node *nodes;  /* first those of the options */
+    ratelimit_priv_redis_node *master; /* with sentinels */
     ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
     bool mapped, mapping;
-    bool apart;      /* keys may not be in one command: the server, or who is between, said so */
-    uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
-    uint64_t mix;    /* of chance */
+    bool apart;        /* keys may not be in one command: the server, or who is between, said so */
+    uint64_t map_at;   /* ratelimit_clock_ns, when the map was last asked for */
+    uint32_t map_turn; /* whom to ask next */
+    uint64_t mix;      /* of chance */
     char error[256];
     /* Not changed after open. */
     char *unix_path, *user, *password, *prefix, *client_name;
+    char *master_name, *sentinel_user, *sentinel_password;
     size_t prefix_len;
     int database;
     uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns, ttl_min_ms, ttl_max_ms;
     uint32_t pool_size;
     bool cluster, one_key;
+    bool (*credentials)(void *self, bool refused, ratelimit_redis_login *login);
+    void *credentials_self;
+    void (*translate)(void *self, ratelimit_redis_address *address);
+    void *translate_self;
 #  if defined(RATELIMIT_REDIS_TLS)
     SSL_CTX *tls;
     char *tls_name;
@@ -1266,20 +1331,46 @@ typedef struct ratelimit_priv_redis_call {
     /* Takes a reply that is no error. False: build and send again. */
     bool (*answer)(struct ratelimit_priv_redis_call *call, const redisReply *reply);
     ratelimit_redis *r;
-    void *self;
-    uint32_t slot; /* in a cluster: of its keys */
-    uint32_t many; /* so many, from this on, were sent as one command; 0: with one before */
+    void *self, *job; /* job: asynchronous, what it is a part of */
+    struct ratelimit_priv_redis_call *next;
+    ratelimit_priv_redis_list *list; /* it is in */
+    ratelimit_priv_redis_conn *conn; /* it waits for, or was sent on */
     ratelimit_priv_redis_node *node;
-    ratelimit_priv_redis_conn *conn; /* awaits a reply on it */
-    uint32_t hops, readonly;
+    uint64_t deadline;
+    uint64_t at_ns;   /* when it was sent, or may try again */
+    uint64_t at_byte; /* of what was built on conn, where it begins */
+    uint32_t slot;    /* in a cluster: of its keys */
+    uint32_t many;    /* so many, from this on, were sent as one command; 0: with one before */
+    uint32_t hops, rests, readonly;
+    bool any;          /* every server can answer it: it asks for the map */
     bool eval;         /* send the script itself */
     bool asking;       /* the slot is on its way to node */
+    bool skip;         /* the reply to ASKING comes first */
+    bool probe;        /* tries a node that failed */
+    bool looked;       /* its node was down, so the map was asked for */
+    bool login;        /* the server did not know who we are; tried once more */
     bool cool;         /* the cluster is down */
     bool apart;        /* not to be merged with others */
     bool urgent;       /* asked also while the node is left alone */
     bool pause;        /* set by answer: wait some ms before sending again */
     bool done, failed; /* failed: the error text says why */
 } ratelimit_priv_redis_call;
+
+/* Who drives calls: a thread until all of its are done, or an event loop. See >>implementation:
+ * engine. */
+typedef struct ratelimit_priv_redis_engine {
+    ratelimit_redis *r;
+    ratelimit_priv_redis_conn *conns, *dead; /* in use; to be freed */
+    uint32_t count;                          /* of conns that have a socket */
+    ratelimit_priv_redis_list resting;
+    uint64_t rest_ns;  /* none of those that rest may try again earlier */
+    uint64_t deadline; /* of a thread's calls */
+    size_t left;       /* calls that are not done, but for map */
+    ratelimit_priv_redis_call map;
+    uint32_t map_tries;
+    void (*settled)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_call *call);
+    bool (*watch)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_conn *conn);
+} ratelimit_priv_redis_engine;
 
 /* ---- >>implementation: text ------------------------------------------------------------------ */
 
@@ -1327,7 +1418,8 @@ typedef enum ratelimit_priv_redis_fault {
     RATELIMIT_PRIV_REDIS_TO_ASK,
     RATELIMIT_PRIV_REDIS_LATER,      /* may pass in some ms */
     RATELIMIT_PRIV_REDIS_LATER_COOL, /* the same; if not, leave it alone for a while */
-    RATELIMIT_PRIV_REDIS_READONLY
+    RATELIMIT_PRIV_REDIS_READONLY,
+    RATELIMIT_PRIV_REDIS_STRANGER /* it does not know who we are */
 } ratelimit_priv_redis_fault;
 
 static const struct {
@@ -1349,8 +1441,8 @@ static const struct {
     {"OOM", RATELIMIT_PRIV_REDIS_FAIL, "Redis has reached its maxmemory and may not evict"},
     {"MISCONF", RATELIMIT_PRIV_REDIS_FAIL, "Redis takes no writes because it can't save to disk"},
     {"NOREPLICAS", RATELIMIT_PRIV_REDIS_FAIL, "Redis takes no writes without enough replicas"},
-    {"NOAUTH", RATELIMIT_PRIV_REDIS_FAIL, "Redis wants a password: set options.password"},
-    {"WRONGPASS", RATELIMIT_PRIV_REDIS_FAIL, "Redis does not accept this user and password"},
+    {"NOAUTH", RATELIMIT_PRIV_REDIS_STRANGER, "Redis wants a password: set options.password"},
+    {"WRONGPASS", RATELIMIT_PRIV_REDIS_STRANGER, "Redis does not accept this user and password"},
     {"NOPERM", RATELIMIT_PRIV_REDIS_FAIL,
      "this user lacks permissions for the command or the key: see LIMITS"},
     {"can't run this command", RATELIMIT_PRIV_REDIS_FAIL, /* Redis 7.0, within a script */
@@ -1370,7 +1462,10 @@ static const struct {
      "a password was given, but Redis has none set"},
     {"no password is set", RATELIMIT_PRIV_REDIS_FAIL,
      "a password was given, but Redis has none set"},
-    {"invalid password", RATELIMIT_PRIV_REDIS_FAIL, "Redis does not accept this password"}};
+    {"invalid password", RATELIMIT_PRIV_REDIS_STRANGER, "Redis does not accept this password"}};
+
+static const char ratelimit_priv_redis_no_master[] = "the server is not the master any more";
+static const char ratelimit_priv_redis_no_credentials[] = "options.credentials gave none";
 
 /* What makes us do something is a code at the start. (A replica of Redis 6 and older says it within
  * the error of the script.) What is only put into words may be anywhere. */
@@ -1640,47 +1735,22 @@ static void ratelimit_priv_redis_put_script(const ratelimit_priv_redis_call *cal
     ratelimit_priv_redis_put_u64(conn, keys);
 }
 
-#  if defined(RATELIMIT_REDIS_TLS) || defined(RATELIMIT_REDIS_ASYNC)
-/* OpenSSL and hiredis write without MSG_NOSIGNAL: the signal is held back meanwhile. */
-typedef struct ratelimit_priv_redis_pipe {
-    sigset_t before;
-    bool pending;
-} ratelimit_priv_redis_pipe;
+/* ---- >>implementation: connection --------------------------------------------------------------
 
-static void ratelimit_priv_redis_hold(ratelimit_priv_redis_pipe *p)
-{
-#    if !defined(SO_NOSIGPIPE)
-    sigset_t pipe, pending;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe, &p->before);
-    p->pending = sigismember(&p->before, SIGPIPE) == 1 && sigpending(&pending) == 0 &&
-                 sigismember(&pending, SIGPIPE) == 1;
-#    endif
-    (void)p;
-}
-
-/* failed: the signal may have come of what was done, and is swallowed. */
-static void ratelimit_priv_redis_let(const ratelimit_priv_redis_pipe *p, bool failed)
-{
-#    if !defined(SO_NOSIGPIPE)
-    static const struct timespec none = {0, 0};
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    if (failed && !p->pending)
-        while (sigtimedwait(&pipe, NULL, &none) < 0 && errno == EINTR)
-            ;
-    pthread_sigmask(SIG_SETMASK, &p->before, NULL);
-#    endif
-    (void)p;
-    (void)failed;
-}
-#  endif
+   A connection goes through its states by steps, none of which waits: `step` does what can be done
+   now, `events` says what it waits for. Commands are put into `out`, sent from there, and replies
+   come out of hiredis' reader. TLS is a filter between: bytes go through OpenSSL's buffers in
+   memory, so sockets are read and written in one place, and without signals. */
 
 #  if defined(RATELIMIT_REDIS_TLS)
-/* What all connections share; NULL if a certificate can't be read. Of our own, because those of
- * hiredis don't compare names. */
+typedef struct ratelimit_priv_redis_tls {
+    SSL *ssl;
+    BIO *in, *out; /* what came, what is to be sent */
+    char wire[16384];
+    int len, at; /* of wire, and how much of it was sent */
+} ratelimit_priv_redis_tls;
+
+/* What all connections share; NULL if a certificate can't be read. */
 static SSL_CTX *ratelimit_priv_redis_tls_open(const ratelimit_redis_options *o)
 {
     SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
@@ -1715,53 +1785,81 @@ static bool ratelimit_priv_redis_tls_expect(SSL *ssl, const char *name, const ch
     return (any || SSL_set1_host(ssl, name) == 1) && SSL_set_tlsext_host_name(ssl, asked) == 1;
 }
 
-/* Steps of TLS on c. What the program left in OpenSSL's queue of errors must not be taken for one
- * of ours. Reading writes, too (handshakes, alerts), and may succeed where that failed. */
-static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r, redisContext *c,
-                                           const char *host)
+static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r,
+                                           ratelimit_priv_redis_conn *conn)
 {
-    const redisContextFuncs *plain = c->funcs;
-    SSL *ssl = SSL_new(r->tls);
-    ratelimit_priv_redis_pipe pipe;
-    bool good = ssl && ratelimit_priv_redis_tls_expect(ssl, r->tls_name ? r->tls_name : host, host);
-    ERR_clear_error();
-    ratelimit_priv_redis_hold(&pipe);
-    good = good && redisInitiateSSL(c, ssl) == REDIS_OK;
-    ratelimit_priv_redis_let(&pipe, !good);
-    if (!good) {
-        c->funcs = plain; /* hiredis 1.0 leaves those of TLS, which need what there is not */
-        SSL_free(ssl);
+    const char *host = conn->node->host;
+    ratelimit_priv_redis_tls *tls = (ratelimit_priv_redis_tls *)calloc(1, sizeof *tls);
+    conn->tls = tls;
+    if (!tls)
+        return false;
+    tls->ssl = SSL_new(r->tls);
+    tls->in = BIO_new(BIO_s_mem());
+    tls->out = BIO_new(BIO_s_mem());
+    if (!tls->ssl || !tls->in || !tls->out) {
+        BIO_free(tls->in);
+        BIO_free(tls->out);
+        return false;
     }
-    return good;
+    SSL_set_bio(tls->ssl, tls->in, tls->out);
+    SSL_set_connect_state(tls->ssl);
+    SSL_set_mode(tls->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    return ratelimit_priv_redis_tls_expect(tls->ssl, r->tls_name ? r->tls_name : host, host);
 }
 
-static int ratelimit_priv_redis_tls_step(redisContext *c, int *done)
+/* Did OpenSSL only run out of what came? */
+static bool ratelimit_priv_redis_tls_goes_on(const ratelimit_priv_redis_tls *tls, int result)
 {
-    ratelimit_priv_redis_pipe pipe;
-    int result;
-    ERR_clear_error();
-    ratelimit_priv_redis_hold(&pipe);
-    result = redisBufferWrite(c, done);
-    ratelimit_priv_redis_let(&pipe, result != REDIS_OK);
-    return result;
+    return SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_READ;
 }
 
-static int ratelimit_priv_redis_tls_read(redisContext *c)
+/* Encrypts what is to be sent, once hands were shaken. What the program left in OpenSSL's queue of
+ * errors must not be taken for one of ours. False: see its queue. */
+static bool ratelimit_priv_redis_tls_fill(ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_pipe pipe;
-    int result;
+    ratelimit_priv_redis_tls *tls = conn->tls;
+    int n;
     ERR_clear_error();
-    ratelimit_priv_redis_hold(&pipe);
-    result = redisBufferRead(c);
-    ratelimit_priv_redis_let(&pipe, true);
-    return result;
+    if (!SSL_is_init_finished(tls->ssl)) {
+        n = SSL_do_handshake(tls->ssl);
+        if (n != 1 && !ratelimit_priv_redis_tls_goes_on(tls, n))
+            return false;
+    }
+    while (SSL_is_init_finished(tls->ssl) && conn->out_at < conn->out_len) {
+        size_t some = conn->out_len - conn->out_at;
+        n = SSL_write(tls->ssl, conn->out + conn->out_at, some < INT_MAX ? (int)some : INT_MAX);
+        if (n <= 0)
+            return ratelimit_priv_redis_tls_goes_on(tls, n);
+        conn->out_at += (size_t)n;
+        conn->gone += (uint64_t)n;
+    }
+    if (tls->at == tls->len) {
+        tls->at = 0;
+        tls->len = BIO_read(tls->out, tls->wire, sizeof tls->wire);
+        tls->len = tls->len > 0 ? tls->len : 0;
+    }
+    return true;
 }
 
-/* Why the last step failed. */
+/* Decrypts what came, for conn's reader. */
+static bool ratelimit_priv_redis_tls_feed(ratelimit_priv_redis_conn *conn, const char *bytes, int n)
+{
+    ratelimit_priv_redis_tls *tls = conn->tls;
+    char plain[16384];
+    int got;
+    ERR_clear_error();
+    if (BIO_write(tls->in, bytes, n) != n)
+        return false;
+    while ((got = SSL_read(tls->ssl, plain, sizeof plain)) > 0)
+        if (redisReaderFeed(conn->reader, plain, (size_t)got) != REDIS_OK)
+            return false;
+    return ratelimit_priv_redis_tls_goes_on(tls, got);
+}
+
+/* Why the last step failed; NULL: OpenSSL does not know. */
 static const char *ratelimit_priv_redis_tls_why(void)
 {
     unsigned long error = ERR_peek_error();
-    const char *text = error ? ERR_reason_error_string(error) : NULL;
     switch (error ? ERR_GET_REASON(error) : 0) {
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
         return "the server's certificate is not trusted, or of another name: see options.tls_ca, "
@@ -1773,174 +1871,122 @@ static const char *ratelimit_priv_redis_tls_why(void)
         return "the server wants a certificate of ours: set options.tls_cert";
 #    endif
     default:
-        return text ? text : "the connection broke";
-    }
-}
-
-static bool ratelimit_priv_redis_tls_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
-{
-    int done = 0;
-    if (conn->out_len > conn->out_at &&
-        redisAppendFormattedCommand(conn->c, conn->out, conn->out_len) != REDIS_OK) {
-        errno = ENOMEM;
-        return false;
-    }
-    conn->out_at = conn->out_len; /* what OpenSSL sent is not known */
-    for (;;) {
-        struct pollfd p;
-        int left = ratelimit_priv_redis_left(deadline);
-        if (ratelimit_priv_redis_tls_step(conn->c, &done) != REDIS_OK)
-            return false;
-        if (done) {
-            conn->out_len = conn->out_at = 0;
-            return true;
-        }
-        if (left == 0) {
-            errno = ETIMEDOUT;
-            return false;
-        }
-        p.fd = conn->c->fd; /* in a handshake it mostly waits to read */
-        p.events = conn->login ? POLLIN : POLLOUT;
-        (void)poll(&p, 1, left < 5 ? left : 5);
+        return error ? ERR_reason_error_string(error) : NULL;
     }
 }
 #  endif
 
-/* Sends what is left of out. False: see errno; out_at says whether some of it went out. */
-static bool ratelimit_priv_redis_write(ratelimit_priv_redis_conn *conn, uint64_t deadline)
+static bool ratelimit_priv_redis_more_later(void)
+{
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
+
+/* Sends what the socket takes. NULL, or why it failed. */
+static const char *ratelimit_priv_redis_flush(ratelimit_priv_redis_conn *conn)
 {
 #  if defined(MSG_NOSIGNAL)
-    int flags = MSG_NOSIGNAL;
+    const int flags = MSG_NOSIGNAL;
 #  else
-    int flags = 0; /* SO_NOSIGPIPE was set */
+    const int flags = 0; /* SO_NOSIGPIPE was set */
 #  endif
-    if (conn->no_memory) {
-        errno = ENOMEM;
-        return false;
-    }
-#  if defined(RATELIMIT_REDIS_TLS)
-    if (conn->c->privctx)
-        return ratelimit_priv_redis_tls_write(conn, deadline);
-#  endif
-    while (conn->out_at < conn->out_len) {
-        ssize_t n =
-            send(conn->c->fd, conn->out + conn->out_at, conn->out_len - conn->out_at, flags);
-        if (n > 0) {
-            conn->out_at += (size_t)n;
-        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            struct pollfd p;
-            int left = ratelimit_priv_redis_left(deadline);
-            p.fd = conn->c->fd;
-            p.events = POLLOUT;
-            if (left == 0 || (poll(&p, 1, left) < 0 && errno != EINTR)) {
-                errno = ETIMEDOUT;
-                return false;
-            }
-        } else if (n == 0 || errno != EINTR) {
-            return false;
-        }
-    }
-    conn->out_len = conn->out_at = 0;
-    return true;
-}
-
-/* Why reading or writing failed. In TLS an alert says it, which hiredis takes for the end of the
- * connection, or which is still to be read where writing failed. */
-static const char *ratelimit_priv_redis_broken(redisContext *c)
-{
-#  if defined(RATELIMIT_REDIS_TLS)
-    char spare[64];
-    ratelimit_priv_redis_pipe pipe;
-    if (c->privctx && !ERR_peek_error() && c->err != REDIS_ERR_EOF) {
-        ratelimit_priv_redis_hold(&pipe);
-        (void)c->funcs->read(c, spare, sizeof spare);
-        ratelimit_priv_redis_let(&pipe, true);
-    }
-    if (c->privctx && ERR_peek_error())
-        return ratelimit_priv_redis_tls_why();
-#  endif
-    return c->err == REDIS_ERR_EOF ? "the server closed the connection" : "the connection broke";
-}
-
-/* redisBufferRead. */
-static int ratelimit_priv_redis_fetch(redisContext *c)
-{
-#  if defined(RATELIMIT_REDIS_TLS)
-    if (c->privctx)
-        return ratelimit_priv_redis_tls_read(c);
-#  endif
-    return redisBufferRead(c);
-}
-
-static const char ratelimit_priv_redis_late[] = "no answer in time";
-
-/* The next reply, or NULL with the reason in why. */
-static redisReply *ratelimit_priv_redis_read(ratelimit_priv_redis_conn *conn, uint64_t deadline,
-                                             const char **why)
-{
-    int late = 0; /* what has come is read all the same, but not for ever */
     for (;;) {
-        void *reply = NULL;
-        struct pollfd p;
-        int left;
-        if (redisGetReplyFromReader(conn->c, &reply) != REDIS_OK) {
-            *why = "what came from the server is not Redis' protocol";
+        const char *bytes = conn->out + conn->out_at;
+        size_t len = conn->out_len - conn->out_at;
+        ssize_t n;
+#  if defined(RATELIMIT_REDIS_TLS)
+        if (conn->tls) {
+            if (!ratelimit_priv_redis_tls_fill(conn)) {
+                const char *why = ratelimit_priv_redis_tls_why();
+                return why ? why : "the connection broke";
+            }
+            bytes = conn->tls->wire + conn->tls->at;
+            len = (size_t)(conn->tls->len - conn->tls->at);
+        }
+#  endif
+        if (!len) {
+            if (conn->out_at == conn->out_len)
+                conn->out_at = conn->out_len = 0;
             return NULL;
         }
-        if (reply)
-            return (redisReply *)reply;
-        left = ratelimit_priv_redis_left(deadline);
-        p.fd = conn->c->fd;
-        p.events = POLLIN;
-        p.revents = 0;
-        if ((left == 0 && late++ == 64) || poll(&p, 1, left) == 0) {
-            *why = ratelimit_priv_redis_late;
-            return NULL;
+        n = send(conn->fd, bytes, len, flags);
+        if (n < 0)
+            return ratelimit_priv_redis_more_later() ? NULL : "the connection broke";
+#  if defined(RATELIMIT_REDIS_TLS)
+        if (conn->tls) {
+            conn->tls->at += (int)n;
+            continue;
         }
-        if (p.revents && ratelimit_priv_redis_fetch(conn->c) != REDIS_OK) {
-            *why = ratelimit_priv_redis_broken(conn->c);
-            return NULL;
-        }
+#  endif
+        conn->out_at += (size_t)n;
+        conn->gone += (uint64_t)n;
     }
+}
+
+/* Is there something that the socket did not take? */
+static bool ratelimit_priv_redis_unsent(const ratelimit_priv_redis_conn *conn)
+{
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (conn->tls) /* more of out waits for what is to come */
+        return conn->tls->at < conn->tls->len;
+#  endif
+    return conn->out_at < conn->out_len;
+}
+
+/* What conn waits for. */
+static unsigned ratelimit_priv_redis_events(const ratelimit_priv_redis_conn *conn)
+{
+    if (conn->state <= RATELIMIT_PRIV_REDIS_DIALING)
+        return conn->state == RATELIMIT_PRIV_REDIS_DIALING ? RATELIMIT_REDIS_WRITE : 0;
+    return RATELIMIT_REDIS_READ |
+           (ratelimit_priv_redis_unsent(conn) ||
+                    (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first)
+                ? RATELIMIT_REDIS_WRITE
+                : 0u);
+}
+
+static void ratelimit_priv_redis_hang_up(ratelimit_priv_redis_conn *conn)
+{
+    if (conn->fd >= 0)
+        close(conn->fd);
+    conn->fd = -1;
 }
 
 static void ratelimit_priv_redis_free_conn(ratelimit_priv_redis_conn *conn)
 {
-    if (conn->c)
-        redisFree(conn->c);
+    ratelimit_priv_redis_hang_up(conn);
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (conn->tls)
+        SSL_free(conn->tls->ssl);
+    free(conn->tls);
+#  endif
+    if (conn->addresses)
+        freeaddrinfo(conn->addresses);
+    if (conn->reader)
+        redisReaderFree(conn->reader);
     free(conn->out);
     free(conn);
 }
 
-/* Waits for a connection under way; an errno, 0 if it is made, -1 if it may be yet. */
-static int ratelimit_priv_redis_connected(int fd, uint64_t deadline)
+/* True if an idle connection is still open and nothing has come on it. */
+static bool ratelimit_priv_redis_quiet(int fd)
 {
-    struct pollfd p;
-    int left, error = 0;
-    socklen_t len = sizeof error;
-    p.fd = fd;
-    p.events = POLLOUT;
-    do {
-        left = ratelimit_priv_redis_left(deadline);
-        if (left == 0)
-            return -1;
-        p.revents = 0;
-        (void)poll(&p, 1, left);
-    } while (!p.revents);
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
-        return errno;
-    return error;
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && ratelimit_priv_redis_more_later();
 }
 
-/* What a new socket needs: no signal, not for our children (it is logged in), and the kernel asks a
- * silent peer whether it is still there. */
-static void ratelimit_priv_redis_socket(int fd)
+/* What a new socket needs: it never waits, gives no signal, is not for our children (it is logged
+ * in), and the kernel asks a silent peer whether it is still there. */
+static void ratelimit_priv_redis_socket(int fd, bool tcp)
 {
     int on = 1;
+    (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
 #  if defined(SO_NOSIGPIPE)
     (void)setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #  endif
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (!tcp)
+        return;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #  if defined(TCP_KEEPIDLE) && defined(TCP_KEEPINTVL) && defined(TCP_KEEPCNT)
     on = 15; /* s */
@@ -1952,82 +1998,104 @@ static void ratelimit_priv_redis_socket(int fd)
 #  endif
 }
 
-/* Login, database and name: appends command number `step`, 0 to 2, if there is such a one. The name
- * is last: it is no matter if the server does not know the command, or the user may not use it. */
-static bool ratelimit_priv_redis_put_login(const ratelimit_redis *r,
-                                           ratelimit_priv_redis_conn *conn, int step)
+/* Begins to connect to address. 0, or an errno. */
+static int ratelimit_priv_redis_connect(ratelimit_priv_redis_conn *conn, int family,
+                                        const struct sockaddr *address, socklen_t len)
 {
-    if (step == 0 && r->password) {
-        ratelimit_priv_redis_put_size(conn, '*', r->user ? 3 : 2);
-        ratelimit_priv_redis_put_text(conn, "AUTH");
-        if (r->user)
-            ratelimit_priv_redis_put_text(conn, r->user);
-        ratelimit_priv_redis_put_text(conn, r->password);
-    } else if (step == 1 && r->database) {
+    conn->fd = socket(family, SOCK_STREAM, 0);
+    if (conn->fd < 0)
+        return errno;
+    ratelimit_priv_redis_socket(conn->fd, family != AF_UNIX);
+    conn->state = RATELIMIT_PRIV_REDIS_DIALING;
+    if (connect(conn->fd, address, len) == 0 || errno == EINPROGRESS)
+        return 0;
+    return errno;
+}
+
+/* Steps of the login. The last two are no matter if the server does not know the command, or the
+ * user may not use it. */
+enum {
+    RATELIMIT_PRIV_REDIS_LOGIN_AUTH = 1,
+    RATELIMIT_PRIV_REDIS_LOGIN_SELECT = 2,
+    RATELIMIT_PRIV_REDIS_LOGIN_NAME = 4,
+    RATELIMIT_PRIV_REDIS_LOGIN_ROLE = 8
+};
+
+static void ratelimit_priv_redis_put_auth(ratelimit_priv_redis_conn *conn, const char *user,
+                                          const char *password)
+{
+    bool named = user && *user;
+    ratelimit_priv_redis_put_size(conn, '*', named ? 3 : 2);
+    ratelimit_priv_redis_put_text(conn, "AUTH");
+    if (named)
+        ratelimit_priv_redis_put_text(conn, user);
+    ratelimit_priv_redis_put_text(conn, password);
+    conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_AUTH;
+}
+
+/* Login, database, name and role go out together. False: there are no credentials. */
+static bool ratelimit_priv_redis_put_login(const ratelimit_redis *r,
+                                           ratelimit_priv_redis_conn *conn)
+{
+    bool sentinel = r->master_name && conn->node->seed;
+    ratelimit_redis_login login;
+    if (sentinel) {
+        if (r->sentinel_password)
+            ratelimit_priv_redis_put_auth(conn, r->sentinel_user, r->sentinel_password);
+    } else if (r->credentials) {
+        memset(&login, 0, sizeof login);
+        if (!r->credentials(r->credentials_self, conn->again, &login))
+            return false;
+        login.user[sizeof login.user - 1] = login.password[sizeof login.password - 1] = 0;
+        ratelimit_priv_redis_put_auth(conn, login.user, login.password);
+        memset(&login, 0, sizeof login);
+    } else if (r->password) {
+        ratelimit_priv_redis_put_auth(conn, r->user, r->password);
+    }
+    if (r->database && !sentinel) {
         ratelimit_priv_redis_put_size(conn, '*', 2);
         ratelimit_priv_redis_put_text(conn, "SELECT");
         ratelimit_priv_redis_put_u64(conn, (uint64_t)r->database);
-    } else if (step == 2 && r->client_name) {
+        conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_SELECT;
+    }
+    if (r->client_name) {
         ratelimit_priv_redis_put_size(conn, '*', 3);
         ratelimit_priv_redis_put_text(conn, "CLIENT");
         ratelimit_priv_redis_put_text(conn, "SETNAME");
         ratelimit_priv_redis_put_text(conn, r->client_name);
-    } else {
-        return false;
+        conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_NAME;
+    }
+    if (r->master_name && !sentinel) {
+        ratelimit_priv_redis_put(conn, "*1\r\n$4\r\nROLE\r\n", 14);
+        conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_ROLE;
     }
     return true;
 }
 
-/* NULL, or why a login fails with this reply when `left` replies were to come. */
+/* NULL, or why the login fails with this reply to its next step. */
 static const char *ratelimit_priv_redis_login_reply(const ratelimit_redis *r,
-                                                    const redisReply *reply, unsigned left,
-                                                    char *words, size_t words_bytes)
+                                                    ratelimit_priv_redis_conn *conn,
+                                                    const redisReply *reply, char *words,
+                                                    size_t words_bytes)
 {
-    if (reply->type != REDIS_REPLY_ERROR || (r->client_name && left == 1))
+    unsigned step = conn->login & (~conn->login + 1); /* the lowest bit */
+    const char *text;
+    conn->login &= ~step;
+    if (step == RATELIMIT_PRIV_REDIS_LOGIN_ROLE && reply->type == REDIS_REPLY_ARRAY &&
+        reply->elements && reply->element[0]->type == REDIS_REPLY_STRING &&
+        strcmp(reply->element[0]->str, "master") != 0)
+        return ratelimit_priv_redis_no_master;
+    if (reply->type != REDIS_REPLY_ERROR || step >= RATELIMIT_PRIV_REDIS_LOGIN_NAME || conn->redo)
+        return NULL;
+    conn->redo = r->credentials && !conn->again && !(r->master_name && conn->node->seed) &&
+                 ratelimit_priv_redis_fault_of(reply->str, &text) == RATELIMIT_PRIV_REDIS_STRANGER;
+    if (conn->redo)
         return NULL;
     ratelimit_priv_redis_words(reply->str, words, words_bytes);
     return words;
 }
 
-/* Goes on making conn. NULL if it is ready, else why not; *late if it may be yet. */
-static const char *ratelimit_priv_redis_make(const ratelimit_redis *r,
-                                             ratelimit_priv_redis_conn *conn, uint64_t until,
-                                             char *words, size_t words_bytes, bool *late)
-{
-    const char *why = NULL;
-    int error;
-    *late = false;
-    if (!conn->dialed) {
-        error = ratelimit_priv_redis_connected(conn->c->fd, until);
-        *late = error == -1;
-        if (error)
-            return error == -1 || error == ETIMEDOUT ? "no connection in time"
-                   : error == ECONNREFUSED           ? "nobody listens there"
-                                                     : "no connection";
-        conn->dialed = true;
-#  if defined(RATELIMIT_REDIS_TLS)
-        if (r->tls && !ratelimit_priv_redis_tls_begin(r, conn->c, conn->node->host))
-            return ratelimit_priv_redis_tls_why();
-#  endif
-        for (error = 0; error < 3; error++)
-            conn->login += ratelimit_priv_redis_put_login(r, conn, error);
-    }
-    if (conn->login && !ratelimit_priv_redis_write(conn, until)) {
-        *late = errno == ETIMEDOUT;
-        return *late ? "no room to send in time" : ratelimit_priv_redis_broken(conn->c);
-    }
-    for (; conn->login && !why; conn->login--) {
-        redisReply *reply = ratelimit_priv_redis_read(conn, until, &why);
-        *late = !reply && why == ratelimit_priv_redis_late;
-        if (!reply)
-            return why;
-        why = ratelimit_priv_redis_login_reply(r, reply, conn->login, words, words_bytes);
-        freeReplyObject(reply);
-    }
-    return why;
-}
-
-/* ---- >>implementation: pool --------------------------------------------------------------------
+/* ---- >>implementation: nodes -------------------------------------------------------------------
 
    A node's idle connections are a list, last used first. At most pool_size are open, and at most
    two are being made: when a server comes back, not all threads of all processes connect at the
@@ -2040,7 +2108,13 @@ static const char *ratelimit_priv_redis_make(const ratelimit_redis *r,
    is down. So does a refused connection, at once. Any answer means that it is up. A node that is
    down is left alone for the cool-down, shortened by chance; then one call at a time may try. */
 
-enum { RATELIMIT_PRIV_REDIS_MAKING = 2 };
+enum {
+    RATELIMIT_PRIV_REDIS_MAKING = 2,
+    RATELIMIT_PRIV_REDIS_SLOTS = 16384,
+    RATELIMIT_PRIV_REDIS_HOPS = 6,
+    RATELIMIT_PRIV_REDIS_MERGED = 64,
+    RATELIMIT_PRIV_REDIS_AT_ONCE = 64 /* connections of a thread */
+};
 
 static void ratelimit_priv_redis_init_cond(pthread_cond_t *cond)
 {
@@ -2133,14 +2207,6 @@ static void ratelimit_priv_redis_after_fork(ratelimit_redis *r)
     r->pid = pid;
 }
 
-/* True if an idle connection is still open and nothing has come on it. */
-static bool ratelimit_priv_redis_quiet(int fd)
-{
-    char byte;
-    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-           (errno == EAGAIN || errno == EWOULDBLOCK);
-}
-
 /* The node is left alone for a while; locked. */
 static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_node *node,
                                       const char *why)
@@ -2179,195 +2245,7 @@ static bool ratelimit_priv_redis_is_down(const ratelimit_priv_redis_node *node)
     return node->down && (node->probing || ratelimit_clock_ns() < node->down_until);
 }
 
-/* Makes a connection to node, or goes on with one that is half made. NULL with the error set. The
- * lock is held when it is called, and not when it returns. */
-static ratelimit_priv_redis_conn *
-ratelimit_priv_redis_connect(ratelimit_redis *r, ratelimit_priv_redis_node *node, uint64_t deadline)
-{
-    char why[sizeof node->why], words[sizeof node->why];
-    const char *text = "out of memory";
-    ratelimit_priv_redis_conn *conn = node->half;
-    bool probe = node->down, late = false, ours = false;
-    uint64_t start = ratelimit_clock_ns(), until = 0;
-    node->making++;
-    if (conn)
-        node->half = conn->next;
-    else
-        node->open++;
-    node->probing = probe;
-    ratelimit_priv_redis_unlock(r);
-    if (!conn) {
-        conn = (ratelimit_priv_redis_conn *)calloc(1, sizeof *conn);
-        errno = 0;
-        if (conn)
-            conn->c = r->unix_path ? redisConnectUnixNonBlock(r->unix_path)
-                                   : redisConnectNonBlock(node->host, node->port);
-        /* Too many files open, or memory short: that is this process' trouble. */
-        ours = !conn || !conn->c ||
-               (conn->c->err && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
-                                 errno == ENOMEM || errno == EAGAIN));
-        if (conn) {
-            conn->node = node;
-            conn->since_ns = start;
-        }
-        if (conn && conn->c && !conn->c->err)
-            ratelimit_priv_redis_socket(conn->c->fd);
-    }
-    if (conn && conn->c && conn->c->err) {
-        text = conn->c->errstr;
-    } else if (conn && conn->c) {
-        until = conn->since_ns + r->connect_timeout_ns;
-        text = ratelimit_priv_redis_make(r, conn, until < deadline ? until : deadline, words,
-                                         sizeof words, &late);
-        ours = conn->no_memory;
-    }
-    pthread_mutex_lock(&r->lock);
-    node->making--;
-    if (!text) {
-        conn->probe = probe;
-        conn->fresh = true;
-        pthread_cond_broadcast(&r->freed); /* another may be made now */
-        ratelimit_priv_redis_unlock(r);
-        return conn;
-    }
-    node->probing = node->probing && !probe;
-    ratelimit_priv_redis_at(r, node, text, why, sizeof why);
-    (void)snprintf(r->error, sizeof r->error, "%s", why);
-    if (!ours && (!late || until <= deadline))
-        ratelimit_priv_redis_strike(r, node, start, why, true);
-    else if (late && node->heard_ns < start) { /* one call at a time goes on with it */
-        node->down = true;
-        node->down_until = 0;
-        (void)snprintf(node->why, sizeof node->why, "%s", why);
-    }
-    if (late && until > deadline) {
-        conn->next = node->half;
-        node->half = conn;
-        conn = NULL;
-    } else {
-        node->open--;
-    }
-    pthread_cond_broadcast(&r->freed);
-    ratelimit_priv_redis_unlock(r);
-    if (conn)
-        ratelimit_priv_redis_free_conn(conn);
-    return NULL;
-}
-
-/* How a connection may be got. */
-typedef enum ratelimit_priv_redis_how {
-    RATELIMIT_PRIV_REDIS_IDLE,  /* one that is there, or none */
-    RATELIMIT_PRIV_REDIS_ANY,   /* wait for one, or make one */
-    RATELIMIT_PRIV_REDIS_URGENT /* the same, also if the node is left alone */
-} ratelimit_priv_redis_how;
-
-/* A connection to node for the caller alone, or NULL with the error set. *none: there was no idle
- * one, which is no failure. */
-static ratelimit_priv_redis_conn *
-ratelimit_priv_redis_checkout(ratelimit_redis *r, ratelimit_priv_redis_node *node,
-                              uint64_t deadline, ratelimit_priv_redis_how how, bool *none)
-{
-    bool waited = false;
-    *none = false;
-    pthread_mutex_lock(&r->lock);
-    for (;;) {
-        ratelimit_priv_redis_conn *conn = node->idle;
-        uint64_t now = ratelimit_clock_ns();
-        if (now >= deadline) { /* what went out now would be charged for nothing */
-            (void)snprintf(r->error, sizeof r->error,
-                           waited ? "all %u connections of the pool are in use"
-                                  : "no time is left to ask",
-                           (unsigned)r->pool_size);
-            break;
-        }
-        if (how != RATELIMIT_PRIV_REDIS_URGENT && ratelimit_priv_redis_is_down(node)) {
-            (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)", node->why);
-            break;
-        }
-        if (conn && now - conn->since_ns > r->max_idle_ns) {
-            ratelimit_priv_redis_drop(r, &node->idle); /* the others are older */
-        } else if (conn) {
-            node->idle = conn->next;
-            ratelimit_priv_redis_unlock(r);
-            conn->fresh = false;
-            if (ratelimit_priv_redis_quiet(conn->c->fd))
-                return conn;
-            ratelimit_priv_redis_free_conn(conn);
-            pthread_mutex_lock(&r->lock);
-            node->open--;
-        } else if (how == RATELIMIT_PRIV_REDIS_IDLE) {
-            *none = true;
-            break;
-        } else if ((node->half || node->open < r->pool_size) &&
-                   node->making < RATELIMIT_PRIV_REDIS_MAKING) {
-            return ratelimit_priv_redis_connect(r, node, deadline);
-        } else {
-            waited = true;
-            ratelimit_priv_redis_wait(&r->freed, &r->lock, deadline - now);
-        }
-    }
-    ratelimit_priv_redis_unlock(r);
-    return NULL;
-}
-
-/* What was sent on conn at start was answered by deadline, or why not. A server that had little
- * time is not to blame, nor for a connection that was old. */
-static void ratelimit_priv_redis_judge(ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
-                                       uint64_t start, uint64_t deadline, const char *why_or_null)
-{
-    char why[sizeof conn->node->why];
-    bool late = why_or_null == ratelimit_priv_redis_late;
-    pthread_mutex_lock(&r->lock);
-    if (!why_or_null) {
-        ratelimit_priv_redis_heard(conn->node);
-    } else if (late ? start < deadline && deadline - start >= r->timeout_ns / 2 : conn->fresh) {
-        ratelimit_priv_redis_at(r, conn->node, why_or_null, why, sizeof why);
-        ratelimit_priv_redis_strike(r, conn->node, start, why, false);
-    }
-    ratelimit_priv_redis_unlock(r);
-}
-
-/* Gives conn back: to the idle ones if all its replies came, else it is closed. */
-static void ratelimit_priv_redis_release(ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
-                                         bool whole)
-{
-    ratelimit_priv_redis_node *node = conn->node;
-    char *large = NULL;
-    pthread_mutex_lock(&r->lock);
-    if (conn->probe)
-        node->probing = false;
-    conn->probe = false;
-    if (whole && !node->down) {
-        conn->out_len = 0;
-        if (conn->out_room > 16384) { /* after a large batch, or long keys */
-            large = conn->out;
-            conn->out = NULL;
-            conn->out_room = 0;
-        }
-        conn->since_ns = ratelimit_clock_ns();
-        conn->next = node->idle;
-        node->idle = conn;
-        conn = NULL;
-    } else {
-        node->open--;
-    }
-    if (r->cluster) /* who is woken may wait for another node */
-        pthread_cond_broadcast(&r->freed);
-    else
-        pthread_cond_signal(&r->freed);
-    ratelimit_priv_redis_unlock(r);
-    free(large);
-    if (conn)
-        ratelimit_priv_redis_free_conn(conn);
-}
-
-/* ---- >>implementation: cluster --------------------------------------------------------------- */
-
-enum {
-    RATELIMIT_PRIV_REDIS_SLOTS = 16384,
-    RATELIMIT_PRIV_REDIS_HOPS = 6,
-    RATELIMIT_PRIV_REDIS_MERGED = 64
-};
+/* ---- >>implementation: map --------------------------------------------------------------------- */
 
 /* The node at host:port, made if there is none; NULL if there is no memory. One that left the
  * cluster and has no connections gives its place. Locked. */
@@ -2381,7 +2259,7 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_node_at(ratelimit_redis *
         if (node->port == port && strlen(node->host) == host_len &&
             memcmp(node->host, host, host_len) == 0)
             return node;
-        if (node != r->nodes && r->mapped && !node->known && !node->open)
+        if (!node->seed && r->mapped && !node->known && !node->open)
             gone = node;
     }
     name = (char *)malloc(host_len + 1);
@@ -2405,6 +2283,21 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_node_at(ratelimit_redis *
     node->host = name;
     node->port = port;
     return node;
+}
+
+/* The same for an address that a server told, which may be another one from here. Locked. */
+static ratelimit_priv_redis_node *
+ratelimit_priv_redis_node_told(ratelimit_redis *r, const char *host, size_t host_len, int port)
+{
+    ratelimit_redis_address address;
+    if (!r->translate || host_len >= sizeof address.host)
+        return ratelimit_priv_redis_node_at(r, host, host_len, port);
+    memset(&address, 0, sizeof address);
+    memcpy(address.host, host, host_len);
+    address.port = port;
+    r->translate(r->translate_self, &address);
+    address.host[sizeof address.host - 1] = 0;
+    return ratelimit_priv_redis_node_at(r, address.host, strlen(address.host), address.port);
 }
 
 static uint32_t ratelimit_priv_redis_crc(uint32_t crc, char c)
@@ -2485,7 +2378,7 @@ static void ratelimit_priv_redis_map_line(ratelimit_redis *r, const redisReply *
     host = ratelimit_priv_redis_host(master, asked);
     if (host)
         node =
-            ratelimit_priv_redis_node_at(r, host, strlen(host), (int)master->element[1]->integer);
+            ratelimit_priv_redis_node_told(r, host, strlen(host), (int)master->element[1]->integer);
     if (!node)
         return;
     node->known = true;
@@ -2495,89 +2388,43 @@ static void ratelimit_priv_redis_map_line(ratelimit_redis *r, const redisReply *
         r->slots[slot] = node;
 }
 
-/* Takes over a whole map. Nodes that are no longer in it lose their connections. */
-static void ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *reply,
+/* What a sentinel says: {host, port}; locked. */
+static void ratelimit_priv_redis_map_master(ratelimit_redis *r, const redisReply *reply)
+{
+    const redisReply *host = reply->element[0],
+                     *port = reply->elements > 1 ? reply->element[1] : host;
+    if (host->type != REDIS_REPLY_STRING || port->type != REDIS_REPLY_STRING)
+        return;
+    r->master = ratelimit_priv_redis_node_told(r, host->str, (size_t)host->len, atoi(port->str));
+    if (r->master)
+        r->master->known = true;
+}
+
+/* Takes over a whole map. Nodes that are no longer in it lose their connections. False: it names
+ * none. */
+static bool ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *reply,
                                          const char *asked)
 {
     ratelimit_priv_redis_node *node;
+    bool good = false;
     size_t i;
     pthread_mutex_lock(&r->lock);
     for (node = r->nodes; node; node = node->next)
         node->known = false;
-    memset(r->slots, 0, RATELIMIT_PRIV_REDIS_SLOTS * sizeof *r->slots);
+    if (r->cluster)
+        memset(r->slots, 0, RATELIMIT_PRIV_REDIS_SLOTS * sizeof *r->slots);
     r->mapped = false; /* meanwhile no node gives its place */
-    for (i = 0; i < reply->elements; i++)
+    for (i = 0; r->cluster && i < reply->elements; i++)
         ratelimit_priv_redis_map_line(r, reply->element[i], asked);
-    for (node = r->nodes; node; node = node->next)
-        if (!node->known)
+    if (r->master_name)
+        ratelimit_priv_redis_map_master(r, reply);
+    for (node = r->nodes; node; node = node->next) {
+        good = good || node->known;
+        if (!node->known && !node->seed)
             ratelimit_priv_redis_drop(r, &node->idle);
-    r->mapped = true;
+    }
+    r->mapped = good;
     ratelimit_priv_redis_unlock(r);
-}
-
-/* Asks node for the map. */
-static bool ratelimit_priv_redis_map_from(ratelimit_redis *r, ratelimit_priv_redis_node *node,
-                                          uint64_t deadline)
-{
-    bool none, good = false;
-    ratelimit_priv_redis_conn *conn =
-        ratelimit_priv_redis_checkout(r, node, deadline, RATELIMIT_PRIV_REDIS_ANY, &none);
-    const char *why = "the connection broke";
-    char words[sizeof r->error];
-    uint64_t start = ratelimit_clock_ns();
-    redisReply *reply = NULL;
-    if (!conn)
-        return false;
-    ratelimit_priv_redis_put_size(conn, '*', 2);
-    ratelimit_priv_redis_put_text(conn, "CLUSTER");
-    ratelimit_priv_redis_put_text(conn, "SLOTS");
-    if (ratelimit_priv_redis_write(conn, deadline))
-        reply = ratelimit_priv_redis_read(conn, deadline, &why);
-    if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements) {
-        ratelimit_priv_redis_map_all(r, reply, node->host);
-        good = true;
-    } else if (reply && reply->type == REDIS_REPLY_ERROR) {
-        ratelimit_priv_redis_words(reply->str, words, sizeof words);
-        why = words;
-    } else if (reply) {
-        why = "the cluster has no slots yet";
-    }
-    if (!good)
-        ratelimit_priv_redis_say_at(r, node, why);
-    ratelimit_priv_redis_judge(r, conn, start, deadline, reply ? NULL : why);
-    ratelimit_priv_redis_release(r, conn, reply != NULL);
-    if (reply)
-        freeReplyObject(reply);
-    return good;
-}
-
-/* Asks one node after the other for the map, at most every 100 ms; true if it is newer now. */
-static bool ratelimit_priv_redis_map(ratelimit_redis *r, uint64_t deadline)
-{
-    ratelimit_priv_redis_node *node, *next;
-    uint64_t now = ratelimit_clock_ns();
-    bool good = false;
-    int round;
-    pthread_mutex_lock(&r->lock);
-    if (now >= deadline || r->mapping ||
-        (r->mapped && now - r->map_at < 100 * RATELIMIT_MILLISECOND)) {
-        pthread_mutex_unlock(&r->lock);
-        return false;
-    }
-    r->mapping = true;
-    r->map_at = now;
-    /* First those of the map, then what was given at open. */
-    for (round = 0; round < 2 && !good; round++)
-        for (node = r->nodes; node && !good; node = next) {
-            next = node->next;
-            if (node->known != (round == 0) || (round == 1 && node != r->nodes))
-                continue;
-            pthread_mutex_unlock(&r->lock);
-            good = ratelimit_priv_redis_map_from(r, node, deadline);
-            pthread_mutex_lock(&r->lock);
-        }
-    r->mapping = false;
-    pthread_mutex_unlock(&r->lock);
     return good;
 }
 
@@ -2597,9 +2444,9 @@ ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
     host++;
     pthread_mutex_lock(&r->lock);
     if (colon == host)
-        node = ratelimit_priv_redis_node_at(r, asked->host, strlen(asked->host), atoi(colon + 1));
+        node = ratelimit_priv_redis_node_told(r, asked->host, strlen(asked->host), atoi(colon + 1));
     else if (*host != '?')
-        node = ratelimit_priv_redis_node_at(r, host, (size_t)(colon - host), atoi(colon + 1));
+        node = ratelimit_priv_redis_node_told(r, host, (size_t)(colon - host), atoi(colon + 1));
     if (node && moved) {
         r->slots[slot] = node;
         node->known = true;
@@ -2608,45 +2455,662 @@ ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
     return node;
 }
 
-/* ---- >>implementation: calls -------------------------------------------------------------------
+/* ---- >>implementation: engine ------------------------------------------------------------------
 
-   Any number of calls go out in rounds: in each, one write to every node that has some, then all
-   replies are read. Most calls are done after one round; a redirection, a script that the server
-   does not have or an answer that asks for a second step make another. Plain takes that follow each
-   other are merged: one command, whose reply has the reply to each. */
+   A call is one command with one reply. It is dispatched to the node that serves its key: there it
+   waits on a connection, is sent, and answered; or it rests some ms and is dispatched again (the
+   slot moves, the map is asked for); or it goes another way at once (a redirection, a script that
+   the server does not have, a second step). Plain takes that follow each other are merged: one
+   command, whose reply has the reply to each.
 
-static void ratelimit_priv_redis_fail(ratelimit_priv_redis_call *call)
+   All of this is steps that do not wait, and all rules of failure stand here, once. Two drive them:
+   `run` lets a thread poll the connections that it took from the pool until all its calls are done;
+   the asynchronous form is told by the caller's loop when its own are ready.
+
+   A connection that ends is closed at once and freed later, so that who is in a step on it can
+   see that it is dead. What was sent on it fails, for it may have been charged. What was not may go
+   another way. */
+
+static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
+                                          ratelimit_priv_redis_call *call);
+static bool ratelimit_priv_redis_want_map(ratelimit_priv_redis_engine *e);
+static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e);
+
+static void ratelimit_priv_redis_push(ratelimit_priv_redis_list *list,
+                                      ratelimit_priv_redis_call *call)
 {
-    call->done = call->failed = true;
-    call->conn = NULL;
+    call->next = NULL;
+    call->list = list;
+    if (list->last)
+        list->last->next = call;
+    else
+        list->first = call;
+    list->last = call;
 }
 
-/* Another round for call, or the end. */
-static void ratelimit_priv_redis_hop(ratelimit_priv_redis_call *call, const char *why)
+/* Takes call out of its list, where it is mostly the first. */
+static void ratelimit_priv_redis_pull(ratelimit_priv_redis_call *call)
+{
+    ratelimit_priv_redis_list *list = call->list;
+    ratelimit_priv_redis_call *at = NULL;
+    if (list->first == call) {
+        list->first = call->next;
+    } else {
+        for (at = list->first; at->next != call;)
+            at = at->next;
+        at->next = call->next;
+    }
+    if (list->last == call)
+        list->last = at;
+    call->list = NULL;
+    call->next = NULL;
+}
+
+/* call is done, well or not. */
+static void ratelimit_priv_redis_settle(ratelimit_priv_redis_engine *e,
+                                        ratelimit_priv_redis_call *call)
+{
+    call->done = true;
+    call->conn = NULL;
+    if (call->probe) {
+        pthread_mutex_lock(&e->r->lock);
+        call->node->probing = call->probe = false;
+        ratelimit_priv_redis_unlock(e->r);
+    }
+    if (call->any) {
+        ratelimit_priv_redis_map_done(e);
+        return;
+    }
+    e->left--;
+    if (e->settled)
+        e->settled(e, call);
+}
+
+static void ratelimit_priv_redis_fail(ratelimit_priv_redis_engine *e,
+                                      ratelimit_priv_redis_call *call)
+{
+    call->failed = true;
+    ratelimit_priv_redis_settle(e, call);
+}
+
+/* Why call took so long. */
+static const char *ratelimit_priv_redis_held_up(const ratelimit_priv_redis_call *call)
+{
+    return call->cool         ? ": the cluster is down"
+           : call->pause      ? ": others changed the key each time it was tried"
+           : call->readonly   ? ": the server is a replica and takes no writes"
+           : call->r->cluster ? ": the slot is being moved"
+                              : "";
+}
+
+/* Its time is over. */
+static void ratelimit_priv_redis_late(ratelimit_priv_redis_engine *e,
+                                      ratelimit_priv_redis_call *call)
+{
+    ratelimit_priv_redis_say(e->r, "no answer in time%s",
+                             call->rests ? ratelimit_priv_redis_held_up(call) : "");
+    if (call->cool && call->node) {
+        pthread_mutex_lock(&e->r->lock);
+        ratelimit_priv_redis_down(e->r, call->node, "the cluster is down");
+        ratelimit_priv_redis_unlock(e->r);
+    }
+    ratelimit_priv_redis_fail(e, call);
+}
+
+/* call tries again in some ms, not at the same time as all others who wait; unless then there would
+ * be no time for the answer. */
+static void ratelimit_priv_redis_rest(ratelimit_priv_redis_engine *e,
+                                      ratelimit_priv_redis_call *call)
+{
+    const uint64_t least = 5 * RATELIMIT_MILLISECOND;
+    uint64_t now = ratelimit_clock_ns();
+    uint64_t pause = RATELIMIT_MILLISECOND << (call->rests < 4 ? call->rests : 4);
+    uint64_t left = call->deadline > now ? call->deadline - now : 0;
+    call->rests++;
+    if (left < least) {
+        ratelimit_priv_redis_late(e, call);
+        return;
+    }
+    pthread_mutex_lock(&e->r->lock);
+    pause = pause / 2 + ratelimit_priv_redis_chance(&e->r->mix, pause / 2);
+    pthread_mutex_unlock(&e->r->lock);
+    call->at_ns = now + (pause < left - least ? pause : left - least);
+    if (!e->resting.first || call->at_ns < e->rest_ns)
+        e->rest_ns = call->at_ns;
+    ratelimit_priv_redis_push(&e->resting, call);
+}
+
+/* Another try for call. False: it was the last, and call has failed. */
+static bool ratelimit_priv_redis_hop(ratelimit_priv_redis_engine *e,
+                                     ratelimit_priv_redis_call *call, const char *why)
 {
     if (++call->hops < RATELIMIT_PRIV_REDIS_HOPS)
-        return;
-    ratelimit_priv_redis_say(call->r, "%s (after %d tries)", why, RATELIMIT_PRIV_REDIS_HOPS);
-    ratelimit_priv_redis_fail(call);
+        return true;
+    ratelimit_priv_redis_say(e->r, "%s (after %d tries)", why, RATELIMIT_PRIV_REDIS_HOPS);
+    ratelimit_priv_redis_fail(e, call);
+    return false;
 }
+
+static bool ratelimit_priv_redis_has_map(const ratelimit_redis *r)
+{
+    return r->cluster || r->master_name;
+}
+
+/* ---- connections ---- */
+
+/* conn waits for something else now. False: the loop does not want to know. */
+static bool ratelimit_priv_redis_watch(ratelimit_priv_redis_conn *conn)
+{
+    ratelimit_priv_redis_engine *e = conn->engine;
+    return !e->watch || e->watch(e, conn);
+}
+
+/* Whose fault the end of a connection is: see >>implementation: nodes. */
+typedef enum ratelimit_priv_redis_blame {
+    RATELIMIT_PRIV_REDIS_NOBODY,
+    RATELIMIT_PRIV_REDIS_MAYBE, /* the node's, if it answers nobody */
+    RATELIMIT_PRIV_REDIS_NODE   /* the same, and once is enough */
+} ratelimit_priv_redis_blame;
+
+/* Takes conn out of its engine's list. Its `next` stays, for who is walking that list. */
+static void ratelimit_priv_redis_leave_engine(ratelimit_priv_redis_conn *conn)
+{
+    ratelimit_priv_redis_conn **at = &conn->engine->conns;
+    while (*at != conn)
+        at = &(*at)->next;
+    *at = conn->next;
+    conn->engine->count -= conn->state > RATELIMIT_PRIV_REDIS_WANTED;
+}
+
+/* Closes conn; what is on it must have been taken off. */
+static void ratelimit_priv_redis_bury(ratelimit_priv_redis_conn *conn)
+{
+    ratelimit_priv_redis_engine *e = conn->engine;
+    ratelimit_priv_redis_leave_engine(conn);
+    conn->state = RATELIMIT_PRIV_REDIS_DEAD;
+    if (conn->fd >= 0)
+        (void)ratelimit_priv_redis_watch(conn);
+    ratelimit_priv_redis_hang_up(conn);
+    conn->next_dead = e->dead;
+    e->dead = conn;
+}
+
+static void ratelimit_priv_redis_free_dead(ratelimit_priv_redis_engine *e)
+{
+    while (e->dead) {
+        ratelimit_priv_redis_conn *conn = e->dead;
+        e->dead = conn->next_dead;
+        ratelimit_priv_redis_free_conn(conn);
+    }
+}
+
+/* Ends conn, which has not answered since since_ns. */
+static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const char *why,
+                                      ratelimit_priv_redis_blame blame, uint64_t since_ns)
+{
+    ratelimit_priv_redis_engine *e = conn->engine;
+    ratelimit_redis *r = e->r;
+    ratelimit_priv_redis_node *node = conn->node;
+    bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
+    ratelimit_priv_redis_list sent = conn->sent, waiting = conn->waiting, others = {NULL, NULL};
+    ratelimit_priv_redis_call *call;
+    char text[sizeof node->why];
+    ratelimit_priv_redis_bury(conn);
+    ratelimit_priv_redis_at(r, node, why, text, sizeof text);
+    pthread_mutex_lock(&r->lock);
+    node->open--;
+    node->making -= !ready;
+    if (blame || sent.first || waiting.first)
+        (void)snprintf(r->error, sizeof r->error, "%s", text);
+    if (blame)
+        ratelimit_priv_redis_strike(r, node, since_ns, text, blame == RATELIMIT_PRIV_REDIS_NODE);
+    pthread_cond_broadcast(&r->freed);
+    ratelimit_priv_redis_unlock(r);
+    conn->sent.first = conn->sent.last = conn->waiting.first = conn->waiting.last = NULL;
+    while ((call = sent.first) != NULL) {
+        sent.first = call->next;
+        call->list = NULL;
+        if (call->at_byte < conn->gone)
+            ratelimit_priv_redis_fail(e, call);
+        else
+            ratelimit_priv_redis_push(&others, call);
+    }
+    while ((call = waiting.first) != NULL) {
+        waiting.first = call->next;
+        ratelimit_priv_redis_push(&others, call);
+    }
+    if (blame)
+        (void)ratelimit_priv_redis_want_map(e);
+    while ((call = others.first) != NULL) {
+        ratelimit_priv_redis_pull(call);
+        call->asking = false;
+        if (!ready && (!ratelimit_priv_redis_has_map(r) || call->any))
+            ratelimit_priv_redis_fail(e, call);
+        else if (!ratelimit_priv_redis_hop(e, call, why))
+            continue;
+        else if (ready)
+            ratelimit_priv_redis_dispatch(e, call);
+        else
+            ratelimit_priv_redis_rest(e, call); /* until the map has come */
+    }
+}
+
+/* The same when reading or writing failed: its node is to blame only if it never answered here. */
+static void ratelimit_priv_redis_break(ratelimit_priv_redis_conn *conn, const char *why)
+{
+    ratelimit_priv_redis_lose(conn, why,
+                              conn->state != RATELIMIT_PRIV_REDIS_READY ? RATELIMIT_PRIV_REDIS_NODE
+                              : conn->proven ? RATELIMIT_PRIV_REDIS_NOBODY
+                                             : RATELIMIT_PRIV_REDIS_MAYBE,
+                              conn->since_ns);
+}
+
+static bool ratelimit_priv_redis_ours(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||
+           error == EAGAIN;
+}
+
+/* Connects to the next address of conn's node, each of which has its share of the time. error: why
+ * the one before failed, 0 if there was none. */
+static void ratelimit_priv_redis_dial_next(ratelimit_priv_redis_conn *conn, int error)
+{
+    while (conn->address) {
+        const struct addrinfo *address = conn->address, *at;
+        uint64_t now = ratelimit_clock_ns(), left = 0;
+        for (at = address; at; at = at->ai_next)
+            left++;
+        conn->until = now < conn->end ? now + (conn->end - now) / left : conn->end;
+        conn->address = address->ai_next;
+        if (conn->fd >= 0) {
+            conn->state = RATELIMIT_PRIV_REDIS_NEW;
+            (void)ratelimit_priv_redis_watch(conn);
+            ratelimit_priv_redis_hang_up(conn);
+        }
+        error = ratelimit_priv_redis_connect(conn, address->ai_family, address->ai_addr,
+                                             address->ai_addrlen);
+        if (error)
+            continue;
+        if (!ratelimit_priv_redis_watch(conn))
+            ratelimit_priv_redis_lose(conn, "the event loop does not take the connection",
+                                      RATELIMIT_PRIV_REDIS_NODE, conn->since_ns);
+        return;
+    }
+    ratelimit_priv_redis_lose(conn,
+                              error == ETIMEDOUT      ? "no connection in time"
+                              : error == ECONNREFUSED ? "nobody listens there"
+                                                      : "no connection",
+                              ratelimit_priv_redis_ours(error) ? RATELIMIT_PRIV_REDIS_NOBODY
+                                                               : RATELIMIT_PRIV_REDIS_NODE,
+                              conn->since_ns);
+}
+
+static void ratelimit_priv_redis_dial(ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_redis *r = conn->engine->r;
+    struct addrinfo hints;
+    struct sockaddr_un local;
+    char port[8];
+    int error = 0;
+    conn->end = conn->until = conn->since_ns + r->connect_timeout_ns;
+    conn->reader = redisReaderCreate();
+    if (!conn->reader) {
+        ratelimit_priv_redis_lose(conn, "out of memory", RATELIMIT_PRIV_REDIS_NOBODY, 0);
+        return;
+    }
+    if (r->unix_path) {
+        memset(&local, 0, sizeof local);
+        local.sun_family = AF_UNIX;
+        memcpy(local.sun_path, r->unix_path, strlen(r->unix_path));
+        error = ratelimit_priv_redis_connect(conn, AF_UNIX, (const struct sockaddr *)(void *)&local,
+                                             sizeof local);
+        if (error || !ratelimit_priv_redis_watch(conn))
+            ratelimit_priv_redis_dial_next(conn, error);
+        return;
+    }
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    (void)snprintf(port, sizeof port, "%d", conn->node->port);
+    error = getaddrinfo(conn->node->host, port, &hints, &conn->addresses);
+    if (error) {
+        conn->addresses = NULL;
+        ratelimit_priv_redis_lose(conn, gai_strerror(error), RATELIMIT_PRIV_REDIS_NODE,
+                                  conn->since_ns);
+        return;
+    }
+    conn->address = conn->addresses;
+    ratelimit_priv_redis_dial_next(conn, 0);
+}
+
+/* A connection of e to node, in the list of e; NULL if there is no memory. */
+static ratelimit_priv_redis_conn *ratelimit_priv_redis_join(ratelimit_priv_redis_engine *e,
+                                                            ratelimit_priv_redis_node *node,
+                                                            ratelimit_priv_redis_conn *conn,
+                                                            ratelimit_priv_redis_state state)
+{
+    if (!conn) {
+        conn = (ratelimit_priv_redis_conn *)calloc(1, sizeof *conn);
+        if (!conn)
+            return NULL;
+        conn->node = node;
+        conn->fd = -1;
+        conn->state = state;
+        conn->since_ns = conn->heard_ns = ratelimit_clock_ns();
+    }
+    conn->engine = e;
+    conn->next = e->conns;
+    e->conns = conn;
+    e->count += conn->state > RATELIMIT_PRIV_REDIS_WANTED;
+    return conn;
+}
+
+/* A connection to node from the pool, or a new one, or one that is wanted, if all are in use; NULL
+ * if there is no memory. */
+static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_redis_engine *e,
+                                                                ratelimit_priv_redis_node *node)
+{
+    ratelimit_redis *r = e->r;
+    ratelimit_priv_redis_conn *conn;
+    uint64_t now = ratelimit_clock_ns();
+    if (e->count >= RATELIMIT_PRIV_REDIS_AT_ONCE && !e->watch)
+        return ratelimit_priv_redis_join(e, node, NULL, RATELIMIT_PRIV_REDIS_WANTED);
+    pthread_mutex_lock(&r->lock);
+    while ((conn = node->idle) != NULL) {
+        if (now - conn->heard_ns > r->max_idle_ns) {
+            ratelimit_priv_redis_drop(r, &node->idle); /* the others are older */
+            break;
+        }
+        node->idle = conn->next;
+        ratelimit_priv_redis_unlock(r);
+        if (ratelimit_priv_redis_quiet(conn->fd))
+            return ratelimit_priv_redis_join(e, node, conn, conn->state);
+        ratelimit_priv_redis_free_conn(conn);
+        pthread_mutex_lock(&r->lock);
+        node->open--;
+    }
+    if ((!node->half && node->open >= r->pool_size) ||
+        node->making >= RATELIMIT_PRIV_REDIS_MAKING) {
+        ratelimit_priv_redis_unlock(r);
+        return ratelimit_priv_redis_join(e, node, NULL, RATELIMIT_PRIV_REDIS_WANTED);
+    }
+    conn = node->half;
+    if (conn)
+        node->half = conn->next;
+    else
+        node->open++;
+    node->making++;
+    ratelimit_priv_redis_unlock(r);
+    conn = ratelimit_priv_redis_join(e, node, conn, RATELIMIT_PRIV_REDIS_NEW);
+    if (conn)
+        return conn;
+    pthread_mutex_lock(&r->lock);
+    node->open--;
+    node->making--;
+    ratelimit_priv_redis_unlock(r);
+    return NULL;
+}
+
+/* True if conn is in use, or idle, not for too long, and still open. */
+static bool ratelimit_priv_redis_alive(const ratelimit_priv_redis_conn *conn)
+{
+    if (conn->state != RATELIMIT_PRIV_REDIS_READY || conn->sent.first || conn->waiting.first)
+        return true;
+    return ratelimit_clock_ns() - conn->heard_ns <= conn->engine->r->max_idle_ns &&
+           ratelimit_priv_redis_quiet(conn->fd);
+}
+
+/* e's connection to node, else as above. */
+static ratelimit_priv_redis_conn *ratelimit_priv_redis_conn_to(ratelimit_priv_redis_engine *e,
+                                                               ratelimit_priv_redis_node *node)
+{
+    ratelimit_priv_redis_conn *conn;
+    for (conn = e->conns; conn; conn = conn->next) {
+        if (conn->node != node || conn->retired)
+            continue;
+        if (ratelimit_priv_redis_alive(conn))
+            return conn;
+        ratelimit_priv_redis_lose(conn, "the server closed the connection",
+                                  RATELIMIT_PRIV_REDIS_NOBODY, 0);
+        break;
+    }
+    return ratelimit_priv_redis_checkout(e, node);
+}
+
+/* Gives back the connections of e that nobody needs any more: to the idle ones, to the half made
+ * ones, or they are closed. */
+static void ratelimit_priv_redis_give_back(ratelimit_priv_redis_engine *e)
+{
+    ratelimit_redis *r = e->r;
+    ratelimit_priv_redis_conn *conn, *next;
+    char *large = NULL;
+    for (conn = e->conns; conn; conn = next) {
+        ratelimit_priv_redis_node *node = conn->node;
+        bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
+        uint64_t now;
+        next = conn->next;
+        if (conn->waiting.first || conn->sent.first)
+            continue;
+        if (conn->state == RATELIMIT_PRIV_REDIS_WANTED) {
+            ratelimit_priv_redis_bury(conn);
+            continue;
+        }
+        ratelimit_priv_redis_leave_engine(conn);
+        now = ratelimit_clock_ns();
+        if (ready && conn->out_room > 16384) { /* after a large batch, or long keys */
+            large = conn->out;
+            conn->out = NULL;
+            conn->out_room = 0;
+        }
+        pthread_mutex_lock(&r->lock);
+        node->making -= !ready;
+        if (ready ? !node->down && !conn->retired : now < conn->end) {
+            ratelimit_priv_redis_conn **list = ready ? &node->idle : &node->half;
+            conn->heard_ns = now;
+            conn->engine = NULL;
+            conn->next = *list;
+            *list = conn;
+        } else {
+            node->open--;
+            conn->next_dead = e->dead;
+            e->dead = conn;
+        }
+        if (ratelimit_priv_redis_has_map(r)) /* who is woken may wait for another node */
+            pthread_cond_broadcast(&r->freed);
+        else
+            pthread_cond_signal(&r->freed);
+        ratelimit_priv_redis_unlock(r);
+        free(large);
+        large = NULL;
+    }
+}
+
+/* ---- the way of a call ---- */
+
+/* The server to be asked for the map: one after the other of those that are up. Locked. */
+static ratelimit_priv_redis_node *ratelimit_priv_redis_any(ratelimit_redis *r)
+{
+    ratelimit_priv_redis_node *node, *found = NULL;
+    uint32_t count = 0, turn = r->map_turn;
+    int round;
+    for (round = 0; round < 2 && !found; round++)
+        for (node = r->nodes; node && !found; node = node->next) {
+            if (!(node->seed || (r->cluster && node->known)) || ratelimit_priv_redis_is_down(node))
+                continue;
+            if (round == 0)
+                count++;
+            else if (count && turn-- % count == 0)
+                found = node;
+        }
+    r->map_turn++;
+    return found;
+}
+
+/* The node that serves call now; NULL: not known. Locked. */
+static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis_call *call)
+{
+    ratelimit_redis *r = call->r;
+    if (call->any)
+        return ratelimit_priv_redis_any(r);
+    if (call->asking)
+        return call->node;
+    if (!ratelimit_priv_redis_has_map(r))
+        return r->nodes;
+    if (!r->mapped)
+        return NULL;
+    if (r->master_name)
+        return r->master;
+    return r->slots[call->slot] ? r->slots[call->slot] : ratelimit_priv_redis_any(r);
+}
+
+/* call's node is not known, or down: perhaps another has its slot by now. */
+static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
+                                      ratelimit_priv_redis_call *call)
+{
+    ratelimit_redis *r = e->r;
+    bool coming = !call->any;
+    if (coming && !call->looked) {
+        coming = ratelimit_priv_redis_want_map(e);
+    } else if (coming) {
+        pthread_mutex_lock(&r->lock);
+        coming = r->mapping;
+        pthread_mutex_unlock(&r->lock);
+    }
+    call->looked = call->node != NULL;
+    if (coming) {
+        ratelimit_priv_redis_rest(e, call);
+        return;
+    }
+    pthread_mutex_lock(&r->lock);
+    if (call->node || call->any)
+        (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)",
+                       call->node ? call->node->why : r->nodes->why);
+    pthread_mutex_unlock(&r->lock);
+    ratelimit_priv_redis_fail(e, call);
+}
+
+/* Sends call on its way: where its key is now. */
+static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
+                                          ratelimit_priv_redis_call *call)
+{
+    ratelimit_redis *r = e->r;
+    ratelimit_priv_redis_node *node;
+    ratelimit_priv_redis_conn *conn;
+    uint64_t now = 0;
+    bool down, refuses = false;
+    pthread_mutex_lock(&r->lock);
+    if (call->probe)
+        call->node->probing = call->probe = false;
+    node = call->node = ratelimit_priv_redis_pick(call);
+    down = !node || (ratelimit_priv_redis_is_down(node) && !call->urgent);
+    if (!down && node->refuses_until) { /* one at a time asks whether it still does */
+        now = ratelimit_clock_ns();
+        refuses = node->refuses_until > now;
+        if (!refuses)
+            node->refuses_until = now + 16 * RATELIMIT_MILLISECOND;
+    }
+    if (!down && !refuses && node->down)
+        call->probe = node->probing = true;
+    ratelimit_priv_redis_unlock(r);
+    if (down) {
+        ratelimit_priv_redis_look(e, call);
+        return;
+    }
+    if (refuses) {
+        call->cool = true;
+        ratelimit_priv_redis_rest(e, call);
+        return;
+    }
+    conn = ratelimit_priv_redis_conn_to(e, node);
+    if (!conn) {
+        ratelimit_priv_redis_say(r, "out of memory");
+        ratelimit_priv_redis_fail(e, call);
+        return;
+    }
+    call->conn = conn;
+    ratelimit_priv_redis_push(&conn->waiting, call);
+    if (conn->state == RATELIMIT_PRIV_REDIS_NEW)
+        ratelimit_priv_redis_dial(conn);
+    else if (conn->state == RATELIMIT_PRIV_REDIS_READY)
+        (void)ratelimit_priv_redis_watch(conn);
+}
+
+static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_conn *conn);
+
+/* See >>implementation: store. */
+static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
+                                        const ratelimit_priv_redis_call *first_or_null);
+static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
+                                            ratelimit_priv_redis_conn *conn);
+
+/* Puts the next command of those that wait on conn into it: one call, or several that merge, not
+ * too many, because nobody else is served meanwhile. */
+static void ratelimit_priv_redis_put_next(ratelimit_priv_redis_conn *conn, uint64_t now)
+{
+    ratelimit_priv_redis_call *some[RATELIMIT_PRIV_REDIS_MERGED], *call = conn->waiting.first;
+    size_t n = 0, i, before = conn->out_len;
+    some[n++] = call;
+    if (ratelimit_priv_redis_merges(call, NULL))
+        while (n < RATELIMIT_PRIV_REDIS_MERGED && (call = call->next) != NULL &&
+               ratelimit_priv_redis_merges(call, some[0]))
+            some[n++] = call;
+    call = some[0];
+    call->skip = n == 1 && call->asking;
+    if (call->skip)
+        ratelimit_priv_redis_put(conn, "*1\r\n$6\r\nASKING\r\n", 16);
+    if (n == 1)
+        call->build(call, conn);
+    else
+        ratelimit_priv_redis_build_many(some, n, conn);
+    for (i = 0; i < n; i++) {
+        ratelimit_priv_redis_pull(some[i]);
+        some[i]->many = i ? 0 : (uint32_t)n;
+        some[i]->at_ns = now;
+        some[i]->at_byte = conn->built;
+        ratelimit_priv_redis_push(&conn->sent, some[i]);
+    }
+    conn->built += conn->out_len - before;
+}
+
+/* Sends what waits on conn, if it is ready. False: it is dead. */
+static bool ratelimit_priv_redis_pump(ratelimit_priv_redis_conn *conn)
+{
+    const char *why;
+    uint64_t now = 0;
+    if (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first)
+        now = ratelimit_clock_ns();
+    while (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first && !conn->no_memory &&
+           now < conn->waiting.first->deadline) /* later it would be charged for nothing */
+        ratelimit_priv_redis_put_next(conn, now);
+    why = conn->no_memory ? "out of memory" : ratelimit_priv_redis_flush(conn);
+    if (!why)
+        return true;
+    if (conn->no_memory)
+        ratelimit_priv_redis_lose(conn, why, RATELIMIT_PRIV_REDIS_NOBODY, 0);
+    else if (ratelimit_priv_redis_receive(conn)) /* what came may say why */
+        ratelimit_priv_redis_break(conn, why);
+    return false;
+}
+
+/* ---- replies ---- */
 
 /* What an error reply asks to be done, beside what it does to its call. */
 typedef struct ratelimit_priv_redis_advice {
-    bool wait;        /* some ms before the next round */
+    bool wait;        /* some ms before the next try */
     bool renew;       /* connections to this node are no good */
+    bool fail;        /* the call fails */
     const char *cool; /* not NULL: the node is to be left alone */
 } ratelimit_priv_redis_advice;
 
+/* Sets the text of a call that fails if that is so. */
 static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, const char *error,
                                              ratelimit_priv_redis_advice *advice)
 {
     const char *text;
-    char words[sizeof call->r->error];
     ratelimit_priv_redis_fault fault = ratelimit_priv_redis_fault_of(error, &text);
     ratelimit_redis *r = call->r;
+    bool later = fault == RATELIMIT_PRIV_REDIS_LATER_COOL || fault == RATELIMIT_PRIV_REDIS_LATER;
     if (fault == RATELIMIT_PRIV_REDIS_NOSCRIPT) {
         call->eval = true;
-        ratelimit_priv_redis_hop(call, text);
         return;
     }
     /* Keys that may not be in one command, or one that we may not use: nothing was done for any. */
@@ -2656,7 +3120,6 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
         r->apart = r->apart || *error == 'C';
         pthread_mutex_unlock(&r->lock);
         call->apart = true;
-        ratelimit_priv_redis_hop(call, text);
         return;
     }
     call->asking = false;
@@ -2665,138 +3128,109 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
         call->asking = fault == RATELIMIT_PRIV_REDIS_TO_ASK;
         call->node = ratelimit_priv_redis_target(r, error, call->node, !call->asking);
         call->asking = call->asking && call->node;
-        ratelimit_priv_redis_hop(call, text);
-        advice->wait = advice->wait || call->hops > 2;
+        advice->wait = call->hops > 1;
         return;
     }
     /* The whole cluster is down, or only the slot of this key. */
     call->cool = fault == RATELIMIT_PRIV_REDIS_LATER_COOL && !strstr(error, "slot");
-    if (r->cluster &&
-        (fault == RATELIMIT_PRIV_REDIS_LATER_COOL || fault == RATELIMIT_PRIV_REDIS_LATER)) {
+    if (fault == RATELIMIT_PRIV_REDIS_READONLY) { /* a master before: its name may lead elsewhere */
+        advice->renew = true;
+        later = r->master_name != NULL;
+        if (call->readonly++ == 0 && !later)
+            return;
+        advice->cool = later ? NULL : text;
+    }
+    if (ratelimit_priv_redis_has_map(r) && later) {
         call->hops = 0; /* only the deadline ends this */
         advice->wait = true;
         return;
     }
-    if (fault == RATELIMIT_PRIV_REDIS_READONLY) { /* a master before: its name may lead elsewhere */
-        advice->renew = true;
-        call->readonly++;
-        if (call->readonly == 1)
-            return;
-        advice->cool = text;
+    if (fault == RATELIMIT_PRIV_REDIS_STRANGER && r->credentials && !call->login) {
+        call->login = advice->renew = true;
+        return;
     }
     if (!r->cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
         text = "the server is a node of a cluster: set options.cluster";
     if (fault == RATELIMIT_PRIV_REDIS_COOL)
         advice->cool = text;
-    if (snprintf(words, sizeof words, "%s (%.*s)", text, (int)strcspn(error, "\r\n"), error) > 0)
-        ratelimit_priv_redis_say(r, "%s", words);
-    ratelimit_priv_redis_fail(call);
+    ratelimit_priv_redis_say(r, "%s (%.*s)", text, (int)strcspn(error, "\r\n"), error);
+    advice->fail = true;
 }
 
-/* The node that serves call's slot now. */
-static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis_call *call)
+/* The reply to call, which was sent on conn. */
+static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
+                                           ratelimit_priv_redis_call *call, const redisReply *reply)
 {
-    ratelimit_redis *r = call->r;
-    ratelimit_priv_redis_node *node;
-    if (call->asking)
-        return call->node;
-    if (!r->cluster)
-        return r->nodes;
+    ratelimit_priv_redis_engine *e = conn->engine;
+    ratelimit_redis *r = e->r;
+    ratelimit_priv_redis_node *node = conn->node;
+    ratelimit_priv_redis_advice advice = {false, false, false, NULL};
+    bool good = reply->type != REDIS_REPLY_ERROR;
+    const char *text = "";
+    if (good) {
+        call->eval = call->asking = call->pause = false;
+        if (call->answer(call, reply) || call->failed) {
+            if (r->cluster)
+                node->refuses_until = 0;
+            ratelimit_priv_redis_settle(e, call);
+            return;
+        }
+        advice.wait = call->pause;
+    } else {
+        (void)ratelimit_priv_redis_fault_of(reply->str, &text);
+        ratelimit_priv_redis_error_reply(call, reply->str, &advice);
+    }
     pthread_mutex_lock(&r->lock);
-    node = r->slots[call->slot] ? r->slots[call->slot] : r->nodes;
-    pthread_mutex_unlock(&r->lock);
-    return node;
+    if (good || call->cool)
+        node->refuses_until = good ? 0 : ratelimit_clock_ns() + 16 * RATELIMIT_MILLISECOND;
+    if (advice.renew)
+        ratelimit_priv_redis_drop(r, &node->idle);
+    if (advice.cool)
+        ratelimit_priv_redis_down(r, node, advice.cool);
+    ratelimit_priv_redis_unlock(r);
+    conn->retired = conn->retired || advice.renew;
+    if (!good && !call->eval && !call->any)
+        (void)ratelimit_priv_redis_want_map(e);
+    if (advice.fail)
+        ratelimit_priv_redis_fail(e, call);
+    else if (!good && !ratelimit_priv_redis_hop(e, call, text))
+        return;
+    else if (advice.wait)
+        ratelimit_priv_redis_rest(e, call);
+    else
+        ratelimit_priv_redis_dispatch(e, call);
 }
 
-/* See >>implementation: store. */
-static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
-                                        const ratelimit_priv_redis_call *first_or_null);
-static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
-                                            ratelimit_priv_redis_conn *conn);
-
-/* Puts into conn all calls that go to its node: those that can be are merged to one command, not
- * too many, because nobody else is served meanwhile. */
-static void ratelimit_priv_redis_put_calls(ratelimit_priv_redis_call *calls, size_t count,
-                                           ratelimit_priv_redis_conn *conn)
+static void ratelimit_priv_redis_ready(ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_call *some[RATELIMIT_PRIV_REDIS_MERGED];
-    size_t i, n = 0;
-    for (i = 0; i <= count; i++) {
-        ratelimit_priv_redis_call *call = i < count ? &calls[i] : NULL;
-        bool merges;
-        if (call && (call->done || call->conn || call->node != conn->node))
-            continue;
-        merges = call && ratelimit_priv_redis_merges(call, NULL);
-        if (n && (!merges || n == RATELIMIT_PRIV_REDIS_MERGED ||
-                  !ratelimit_priv_redis_merges(call, some[0]))) {
-            some[0]->many = (uint32_t)n;
-            if (n == 1)
-                some[0]->build(some[0], conn);
-            else
-                ratelimit_priv_redis_build_many(some, n, conn);
-            n = 0;
-        }
-        if (merges) {
-            call->many = 0;
-            some[n++] = call;
-        } else if (call) {
-            call->many = 1;
-            if (call->asking)
-                ratelimit_priv_redis_put(conn, "*1\r\n$6\r\nASKING\r\n", 16);
-            call->build(call, conn);
-        }
+    ratelimit_redis *r = conn->engine->r;
+    conn->state = RATELIMIT_PRIV_REDIS_READY;
+    pthread_mutex_lock(&r->lock);
+    conn->node->making--;
+    pthread_cond_broadcast(&r->freed); /* another may be made now */
+    ratelimit_priv_redis_unlock(r);
+}
+
+/* After TLS is there, or a reply to the login came: on with it. */
+static void ratelimit_priv_redis_log_in(ratelimit_priv_redis_conn *conn)
+{
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (conn->tls && !SSL_is_init_finished(conn->tls->ssl))
+        return;
+#  endif
+    if (conn->state != RATELIMIT_PRIV_REDIS_LOGIN || conn->login)
+        return;
+    if (!conn->redo) {
+        ratelimit_priv_redis_ready(conn);
+        return;
     }
-}
-
-/* Is this one that waits to be sent to node? */
-static bool ratelimit_priv_redis_for(const ratelimit_priv_redis_call *call,
-                                     const ratelimit_priv_redis_node *node)
-{
-    return !call->done && !call->conn && call->node == node;
-}
-
-/* Sends to one node all calls that go there, and notes conn in them. NULL: none went out. *none:
- * for want of an idle connection, which is no failure. */
-static ratelimit_priv_redis_conn *
-ratelimit_priv_redis_send(ratelimit_priv_redis_call *calls, size_t count,
-                          ratelimit_priv_redis_node *node, uint64_t deadline,
-                          ratelimit_priv_redis_how how, bool *none)
-{
-    ratelimit_redis *r = calls->r;
-    ratelimit_priv_redis_conn *conn;
-    size_t i;
-    for (;;) {
-        bool again;
-        const char *why;
-        uint64_t start;
-        conn = ratelimit_priv_redis_checkout(r, node, deadline, how, none);
-        if (!conn)
-            return NULL;
-        start = conn->since_ns = ratelimit_clock_ns();
-        ratelimit_priv_redis_put_calls(calls, count, conn);
-        if (ratelimit_priv_redis_write(conn, deadline))
-            break;
-        /* The idle connection was dead and nothing was sent: safe to try again. */
-        again = !conn->out_at && !conn->fresh && !conn->no_memory;
-        if (!again) {
-            why = conn->no_memory      ? "out of memory"
-                  : errno == ETIMEDOUT ? ratelimit_priv_redis_late
-                                       : ratelimit_priv_redis_broken(conn->c);
-            ratelimit_priv_redis_say_at(r, node, why);
-            for (i = 0; i < count; i++)
-                if (ratelimit_priv_redis_for(&calls[i], node))
-                    ratelimit_priv_redis_fail(&calls[i]);
-            if (!conn->no_memory)
-                ratelimit_priv_redis_judge(r, conn, start, deadline, why);
-        }
-        ratelimit_priv_redis_release(r, conn, false);
-        if (!again)
-            return NULL;
-    }
-    for (i = 0; i < count; i++)
-        if (ratelimit_priv_redis_for(&calls[i], node))
-            calls[i].conn = conn;
-    return conn;
+    conn->redo = false;
+    conn->again = true;
+    if (!ratelimit_priv_redis_put_login(conn->engine->r, conn))
+        ratelimit_priv_redis_lose(conn, ratelimit_priv_redis_no_credentials,
+                                  RATELIMIT_PRIV_REDIS_NODE, conn->since_ns);
+    else
+        (void)ratelimit_priv_redis_pump(conn);
 }
 
 /* Of the reply to a command, that to number i of those it was sent for. */
@@ -2806,194 +3240,464 @@ static const redisReply *ratelimit_priv_redis_part(const redisReply *whole, bool
                                                                              : whole;
 }
 
-/* Reads the replies that come on conn. True: some call asks to wait before the next round. */
-static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_call *calls, size_t count,
-                                         ratelimit_priv_redis_conn *conn, uint64_t deadline)
+static void ratelimit_priv_redis_on_reply(ratelimit_priv_redis_conn *conn, const redisReply *reply)
 {
-    ratelimit_redis *r = calls->r;
-    ratelimit_priv_redis_node *node = conn->node;
-    const char *why = NULL;
-    ratelimit_priv_redis_advice advice = {false, false, NULL};
-    redisReply *whole = NULL; /* of one call or several */
-    size_t i, part = 0;
-    for (i = 0; i < count; i++) {
-        ratelimit_priv_redis_call *call = &calls[i];
-        const redisReply *reply;
-        if (call->conn != conn)
-            continue;
-        call->conn = NULL;
-        if (call->many) {
-            if (whole)
-                freeReplyObject(whole);
-            whole = NULL;
-            part = 0;
-        }
-        if (!why && call->many && call->asking) {
-            whole = ratelimit_priv_redis_read(conn, deadline, &why);
-            if (whole)
-                freeReplyObject(whole);
-        }
-        if (!why && call->many)
-            whole = ratelimit_priv_redis_read(conn, deadline, &why);
-        if (why) {
-            ratelimit_priv_redis_say_at(r, node, why);
-            ratelimit_priv_redis_fail(call);
-            continue;
-        }
-        reply = ratelimit_priv_redis_part(whole, call->many == 1, part++);
-        if (reply->type == REDIS_REPLY_ERROR) {
-            ratelimit_priv_redis_error_reply(call, reply->str, &advice);
-        } else {
-            call->eval = call->asking = call->pause = false;
-            call->done = call->answer(call, reply) || call->failed;
-            advice.wait = advice.wait || call->pause;
-        }
+    ratelimit_redis *r = conn->engine->r;
+    char words[sizeof conn->node->why];
+    const char *why;
+    ratelimit_priv_redis_call *call = conn->sent.first;
+    size_t i, n;
+    if (conn->state != RATELIMIT_PRIV_REDIS_READY) {
+        why = ratelimit_priv_redis_login_reply(r, conn, reply, words, sizeof words);
+        if (why == ratelimit_priv_redis_no_master)
+            (void)ratelimit_priv_redis_want_map(conn->engine);
+        if (why)
+            ratelimit_priv_redis_lose(conn, why,
+                                      why == ratelimit_priv_redis_no_master
+                                          ? RATELIMIT_PRIV_REDIS_NOBODY
+                                          : RATELIMIT_PRIV_REDIS_NODE,
+                                      conn->since_ns);
+        else
+            ratelimit_priv_redis_log_in(conn);
+        return;
     }
-    if (whole)
-        freeReplyObject(whole);
-    ratelimit_priv_redis_judge(r, conn, conn->since_ns, deadline, why);
-    pthread_mutex_lock(&r->lock);
-    if (advice.renew)
-        ratelimit_priv_redis_drop(r, &node->idle);
-    if (advice.cool)
-        ratelimit_priv_redis_down(r, node, advice.cool);
-    ratelimit_priv_redis_unlock(r);
-    ratelimit_priv_redis_release(r, conn, !why && !advice.renew);
-    return advice.wait;
+    if (!call) { /* an error reply that answers nobody, as "max number of clients" */
+        ratelimit_priv_redis_words(reply->type == REDIS_REPLY_ERROR ? reply->str : "", words,
+                                   sizeof words);
+        ratelimit_priv_redis_break(conn, words);
+        return;
+    }
+    if (call->skip) {
+        call->skip = false;
+        return;
+    }
+    n = call->many;
+    for (i = 0; i < n && conn->state == RATELIMIT_PRIV_REDIS_READY; i++) {
+        call = conn->sent.first;
+        ratelimit_priv_redis_pull(call);
+        ratelimit_priv_redis_on_answer(conn, call, ratelimit_priv_redis_part(reply, n == 1, i));
+    }
 }
 
-/* Sends what there is to node, and if it can't be reached gives those calls another one or fails
- * them: perhaps another has its slots by now. True if something went out. */
-static bool ratelimit_priv_redis_send_to(ratelimit_priv_redis_call *calls, size_t count,
-                                         ratelimit_priv_redis_node *node, uint64_t deadline,
-                                         ratelimit_priv_redis_how how)
+/* All replies that are there. False: conn is dead. */
+static bool ratelimit_priv_redis_replies(ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_redis *r = calls->r;
-    char why[sizeof node->why];
-    bool newer, none;
-    size_t i;
-    if (ratelimit_priv_redis_send(calls, count, node, deadline, how, &none))
-        return true;
-    if (none)
-        return false;
-    newer = r->cluster && ratelimit_priv_redis_map(r, deadline);
-    pthread_mutex_lock(&r->lock);
-    memcpy(why, node->why, sizeof why);
-    pthread_mutex_unlock(&r->lock);
-    for (i = 0; i < count; i++) {
-        if (!ratelimit_priv_redis_for(&calls[i], node))
-            continue;
-        calls[i].asking = false;
-        calls[i].node = newer ? ratelimit_priv_redis_pick(&calls[i]) : node;
-        if (calls[i].node == node)
-            ratelimit_priv_redis_fail(&calls[i]);
-        else
-            ratelimit_priv_redis_hop(&calls[i], why);
+    ratelimit_redis *r = conn->engine->r;
+    bool heard = false;
+    while (conn->state >= RATELIMIT_PRIV_REDIS_LOGIN) {
+        void *reply = NULL;
+        if (redisReaderGetReply(conn->reader, &reply) != REDIS_OK) {
+            ratelimit_priv_redis_break(conn, "what came from the server is not Redis' protocol");
+            return false;
+        }
+        if (!reply)
+            return true;
+        if (!heard && conn->state == RATELIMIT_PRIV_REDIS_READY) {
+            conn->heard_ns = ratelimit_clock_ns();
+            conn->proven = heard = true;
+            pthread_mutex_lock(&r->lock);
+            ratelimit_priv_redis_heard(conn->node);
+            ratelimit_priv_redis_unlock(r);
+        }
+        ratelimit_priv_redis_on_reply(conn, (const redisReply *)reply);
+        freeReplyObject(reply);
     }
     return false;
 }
 
-/* One round. Who has requests out waits for no connection: others might wait for his in turn, and
- * his answers would wait. So first all is sent for which connections are there. Only if that was
- * nothing, a connection to one node is waited for or made; the rest is for the next round. True:
- * wait before that. */
-static bool ratelimit_priv_redis_round(ratelimit_priv_redis_call *calls, size_t count,
-                                       uint64_t deadline)
+/* Reads what there is, but not for ever. False: conn is dead. */
+static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_conn *conn)
 {
-    bool wait = false, sent = false;
-    size_t i;
-    for (i = 0; i < count; i++)
-        if (!calls[i].done)
-            calls[i].node = ratelimit_priv_redis_pick(&calls[i]);
-    for (i = 0; i < count; i++)
-        if (!calls[i].done && !calls[i].conn && !calls[i].urgent)
-            sent = ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline,
-                                                RATELIMIT_PRIV_REDIS_IDLE) ||
-                   sent;
-    for (i = 0; i < count && !sent; i++)
-        if (!calls[i].done)
-            sent = ratelimit_priv_redis_send_to(calls + i, count - i, calls[i].node, deadline,
-                                                calls[i].urgent ? RATELIMIT_PRIV_REDIS_URGENT
-                                                                : RATELIMIT_PRIV_REDIS_ANY);
-    for (i = 0; i < count; i++)
-        if (!calls[i].done && calls[i].conn)
-            wait =
-                ratelimit_priv_redis_receive(calls + i, count - i, calls[i].conn, deadline) || wait;
-    return wait;
+    char bytes[16384];
+    int rounds;
+    for (rounds = 0; rounds < 16; rounds++) {
+        const char *why = "the server closed the connection";
+        ssize_t n = recv(conn->fd, bytes, sizeof bytes, 0);
+        bool good = n > 0;
+        if (n < 0 && ratelimit_priv_redis_more_later())
+            return true;
+        if (n < 0 && errno != ECONNRESET)
+            why = "the connection broke";
+#  if defined(RATELIMIT_REDIS_TLS)
+        if (n > 0 && conn->tls) {
+            good = ratelimit_priv_redis_tls_feed(conn, bytes, (int)n);
+            if (!good && ratelimit_priv_redis_tls_why())
+                why = ratelimit_priv_redis_tls_why();
+            if (!ratelimit_priv_redis_replies(conn)) /* before its end */
+                return false;
+        } else
+#  endif
+            if (n > 0)
+            good = redisReaderFeed(conn->reader, bytes, (size_t)n) == REDIS_OK;
+        if (!good) {
+            ratelimit_priv_redis_break(conn, why);
+            return false;
+        }
+        if (!ratelimit_priv_redis_replies(conn))
+            return false;
+        if ((size_t)n < sizeof bytes)
+            return true;
+    }
+    return true;
 }
 
-/* Why call took so long. */
-static const char *ratelimit_priv_redis_held_up(const ratelimit_priv_redis_call *call)
+/* The socket is connected, or is not: then the next address. */
+static void ratelimit_priv_redis_connected(ratelimit_priv_redis_conn *conn)
 {
-    return call->cool         ? ": the cluster is down"
-           : call->pause      ? ": others changed the key each time it was tried"
-           : call->r->cluster ? ": the slot is being moved"
-                              : "";
+    const ratelimit_redis *r = conn->engine->r;
+    const char *why = NULL;
+    int error = 0;
+    socklen_t len = sizeof error;
+    if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+        error = errno;
+    if (error) {
+        ratelimit_priv_redis_dial_next(conn, error);
+        return;
+    }
+    conn->state = RATELIMIT_PRIV_REDIS_LOGIN;
+    conn->until = conn->end;
+#  if defined(RATELIMIT_REDIS_TLS)
+    if (r->tls && !ratelimit_priv_redis_tls_begin(r, conn))
+        why = "TLS can't be begun";
+#  endif
+    if (!why && !ratelimit_priv_redis_put_login(r, conn))
+        why = ratelimit_priv_redis_no_credentials;
+    if (why)
+        ratelimit_priv_redis_lose(conn, why, RATELIMIT_PRIV_REDIS_NODE, conn->since_ns);
+    else
+        ratelimit_priv_redis_log_in(conn);
 }
 
-static void ratelimit_priv_redis_pause(uint64_t ns)
+/* Does what can be done on conn now; events: what its socket is ready for. */
+static void ratelimit_priv_redis_step(ratelimit_priv_redis_conn *conn, unsigned events)
 {
-    (void)poll(NULL, 0, (int)((ns + RATELIMIT_MILLISECOND - 1) / RATELIMIT_MILLISECOND));
+    if (conn->state == RATELIMIT_PRIV_REDIS_DIALING && events)
+        ratelimit_priv_redis_connected(conn);
+    if (conn->state >= RATELIMIT_PRIV_REDIS_LOGIN && events & RATELIMIT_REDIS_READ &&
+        !ratelimit_priv_redis_receive(conn))
+        return;
+    if (conn->state < RATELIMIT_PRIV_REDIS_LOGIN || !ratelimit_priv_redis_pump(conn))
+        return;
+    if (conn->state == RATELIMIT_PRIV_REDIS_LOGIN) {
+        ratelimit_priv_redis_log_in(conn);
+        if (conn->state == RATELIMIT_PRIV_REDIS_READY && !ratelimit_priv_redis_pump(conn))
+            return;
+    }
+    if (conn->retired && !conn->sent.first && !conn->waiting.first)
+        ratelimit_priv_redis_lose(conn, "it is of no use any more", RATELIMIT_PRIV_REDIS_NOBODY, 0);
+    else if (conn->state != RATELIMIT_PRIV_REDIS_DEAD)
+        (void)ratelimit_priv_redis_watch(conn);
+}
+
+/* ---- time ---- */
+
+/* When something of e is due; RATELIMIT_FOREVER: nothing. */
+static uint64_t ratelimit_priv_redis_due(const ratelimit_priv_redis_engine *e)
+{
+    const ratelimit_priv_redis_conn *conn;
+    uint64_t next = e->resting.first ? e->rest_ns : RATELIMIT_FOREVER;
+    if (!e->map.done && e->map.deadline < next)
+        next = e->map.deadline;
+    for (conn = e->conns; conn; conn = conn->next)
+        if ((conn->state == RATELIMIT_PRIV_REDIS_DIALING ||
+             conn->state == RATELIMIT_PRIV_REDIS_LOGIN) &&
+            conn->until < next)
+            next = conn->until;
+    return next;
+}
+
+/* Connections that should have been made by now. */
+static void ratelimit_priv_redis_overdue(ratelimit_priv_redis_engine *e, uint64_t now)
+{
+    ratelimit_priv_redis_conn *conn;
+    for (conn = e->conns; conn; conn = conn->next) {
+        if (conn->state == RATELIMIT_PRIV_REDIS_DIALING && conn->until <= now)
+            ratelimit_priv_redis_dial_next(conn, ETIMEDOUT);
+        else if (conn->state == RATELIMIT_PRIV_REDIS_LOGIN && conn->until <= now)
+            ratelimit_priv_redis_lose(conn, "no connection in time", RATELIMIT_PRIV_REDIS_NODE,
+                                      conn->since_ns);
+    }
+}
+
+/* Those whose rest is over try again, and those that want a connection; in their order. */
+static void ratelimit_priv_redis_retry(ratelimit_priv_redis_engine *e, uint64_t now)
+{
+    ratelimit_priv_redis_list all = e->resting;
+    ratelimit_priv_redis_conn *conn;
+    ratelimit_priv_redis_call *call;
+    if (all.first && e->rest_ns <= now) {
+        e->resting.first = e->resting.last = NULL;
+        while ((call = all.first) != NULL) {
+            all.first = call->next;
+            call->list = NULL;
+            if (call->at_ns <= now) {
+                ratelimit_priv_redis_dispatch(e, call);
+                continue;
+            }
+            if (!e->resting.first || call->at_ns < e->rest_ns)
+                e->rest_ns = call->at_ns;
+            ratelimit_priv_redis_push(&e->resting, call);
+        }
+    }
+    for (conn = e->conns; conn; conn = conn->next) {
+        if (conn->state != RATELIMIT_PRIV_REDIS_WANTED)
+            continue;
+        all = conn->waiting;
+        conn->waiting.first = conn->waiting.last = NULL;
+        ratelimit_priv_redis_bury(conn);
+        while ((call = all.first) != NULL) {
+            all.first = call->next;
+            ratelimit_priv_redis_dispatch(e, call);
+        }
+    }
+}
+
+/* A connection was not made by a call's deadline, but may be yet: then one call at a time goes on
+ * with it. */
+static void ratelimit_priv_redis_unmade(ratelimit_priv_redis_engine *e,
+                                        ratelimit_priv_redis_conn *conn)
+{
+    ratelimit_priv_redis_node *node = conn->node;
+    char text[sizeof node->why];
+    bool wanted = conn->state == RATELIMIT_PRIV_REDIS_WANTED;
+    ratelimit_priv_redis_at(e->r, node, "no connection in time", text, sizeof text);
+    pthread_mutex_lock(&e->r->lock);
+    if (wanted)
+        (void)snprintf(e->r->error, sizeof e->r->error, "all %u connections of the pool are in use",
+                       (unsigned)e->r->pool_size);
+    else
+        (void)snprintf(e->r->error, sizeof e->r->error, "%s", text);
+    if (!wanted && node->heard_ns < conn->since_ns) {
+        node->down = true;
+        node->down_until = 0;
+        (void)snprintf(node->why, sizeof node->why, "%s", text);
+    }
+    ratelimit_priv_redis_unlock(e->r);
+}
+
+/* Fails the calls in list whose time is over. */
+static void ratelimit_priv_redis_expire_list(ratelimit_priv_redis_engine *e,
+                                             ratelimit_priv_redis_list *list,
+                                             ratelimit_priv_redis_conn *conn, uint64_t now)
+{
+    ratelimit_priv_redis_call *call = list->first;
+    bool unmade = conn && conn->state != RATELIMIT_PRIV_REDIS_READY;
+    while (call) {
+        ratelimit_priv_redis_call *next = call->next;
+        if (call->deadline <= now) {
+            ratelimit_priv_redis_pull(call);
+            if (unmade) {
+                ratelimit_priv_redis_unmade(e, conn);
+                ratelimit_priv_redis_fail(e, call);
+            } else {
+                ratelimit_priv_redis_late(e, call);
+            }
+        }
+        call = next;
+    }
+}
+
+/* Ends what is too late, after what came in time was read: it may be we who are late. */
+static void ratelimit_priv_redis_expire(ratelimit_priv_redis_engine *e, uint64_t now)
+{
+    ratelimit_priv_redis_conn *conn;
+    const ratelimit_priv_redis_call *call;
+    for (conn = e->conns; conn; conn = conn->next)
+        if (conn->sent.first)
+            ratelimit_priv_redis_step(conn, RATELIMIT_REDIS_READ);
+    ratelimit_priv_redis_expire_list(e, &e->resting, NULL, now);
+    for (conn = e->conns; conn; conn = conn->next) {
+        if (conn->state == RATELIMIT_PRIV_REDIS_DEAD)
+            continue;
+        ratelimit_priv_redis_expire_list(e, &conn->waiting, conn, now);
+        for (call = conn->sent.first; call && call->deadline > now;)
+            call = call->next;
+        if (!call)
+            continue;
+        /* A server that had little time is not to blame. */
+        ratelimit_priv_redis_lose(conn, "no answer in time",
+                                  now - call->at_ns >= e->r->timeout_ns / 2
+                                      ? RATELIMIT_PRIV_REDIS_MAYBE
+                                      : RATELIMIT_PRIV_REDIS_NOBODY,
+                                  call->at_ns);
+    }
+}
+
+/* ---- the map ---- */
+
+static void ratelimit_priv_redis_build_map(ratelimit_priv_redis_call *call,
+                                           ratelimit_priv_redis_conn *conn)
+{
+    if (call->r->cluster) {
+        ratelimit_priv_redis_put(conn, "*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n", 28);
+        return;
+    }
+    ratelimit_priv_redis_put_size(conn, '*', 3);
+    ratelimit_priv_redis_put_text(conn, "SENTINEL");
+    ratelimit_priv_redis_put_text(conn, "get-master-addr-by-name");
+    ratelimit_priv_redis_put_text(conn, call->r->master_name);
+}
+
+static bool ratelimit_priv_redis_answer_map(ratelimit_priv_redis_call *call,
+                                            const redisReply *reply)
+{
+    ratelimit_priv_redis_engine *e = (ratelimit_priv_redis_engine *)call->self;
+    ratelimit_priv_redis_conn *conn;
+    bool good = reply->type == REDIS_REPLY_ARRAY && reply->elements &&
+                ratelimit_priv_redis_map_all(e->r, reply, call->node->host);
+    if (!good) {
+        ratelimit_priv_redis_say_at(e->r, call->node,
+                                    e->r->cluster ? "the cluster has no slots yet"
+                                                  : "this sentinel knows no master of that name");
+        call->failed = true;
+    }
+    for (conn = e->conns; good && conn; conn = conn->next)
+        if (conn->state != RATELIMIT_PRIV_REDIS_DEAD && conn != call->conn && !conn->node->known &&
+            !conn->node->seed && !conn->sent.first && !conn->waiting.first)
+            ratelimit_priv_redis_lose(conn, "it is no master any more", RATELIMIT_PRIV_REDIS_NOBODY,
+                                      0);
+    return true;
+}
+
+static void ratelimit_priv_redis_ask_map(ratelimit_priv_redis_engine *e)
+{
+    ratelimit_priv_redis_call *call = &e->map;
+    memset(call, 0, sizeof *call);
+    call->r = e->r;
+    call->self = e;
+    call->any = true;
+    call->build = ratelimit_priv_redis_build_map;
+    call->answer = ratelimit_priv_redis_answer_map;
+    call->deadline = e->deadline ? e->deadline : ratelimit_clock_ns() + e->r->timeout_ns;
+    ratelimit_priv_redis_dispatch(e, call);
+}
+
+/* Asks for the map, at most every 100 ms, until there is one every 20 ms. True: it is on its way. */
+static bool ratelimit_priv_redis_want_map(ratelimit_priv_redis_engine *e)
+{
+    ratelimit_redis *r = e->r;
+    uint64_t now = ratelimit_clock_ns();
+    bool begin;
+    if (!ratelimit_priv_redis_has_map(r))
+        return false;
+    if (!e->map.done)
+        return true;
+    pthread_mutex_lock(&r->lock);
+    begin = !r->mapping && now - r->map_at >= (r->mapped ? 100 : 20) * RATELIMIT_MILLISECOND;
+    if (begin) {
+        r->mapping = true;
+        r->map_at = now;
+    }
+    now = r->mapping;
+    pthread_mutex_unlock(&r->lock);
+    if (!begin)
+        return now != 0;
+    e->map_tries = 0;
+    ratelimit_priv_redis_ask_map(e);
+    return !e->map.done || !e->map.failed;
+}
+
+/* The map came, or did not: then another server is asked for it. */
+static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e)
+{
+    ratelimit_redis *r = e->r;
+    ratelimit_priv_redis_call *call;
+    const ratelimit_priv_redis_node *node;
+    uint32_t others = 0;
+    bool again;
+    pthread_mutex_lock(&r->lock);
+    for (node = r->nodes; e->map.failed && node; node = node->next)
+        others += node->seed || (r->cluster && node->known);
+    again = ++e->map_tries < others && e->map.node && ratelimit_clock_ns() < e->map.deadline;
+    r->mapping = again;
+    ratelimit_priv_redis_unlock(r);
+    if (again) {
+        ratelimit_priv_redis_ask_map(e);
+        return;
+    }
+    for (call = e->resting.first; call; call = call->next)
+        call->at_ns = 0;
+    e->rest_ns = 0;
+}
+
+/* ---- the thread's driver ---- */
+
+/* Waits until something can be done on e's connections, until there are some, or until `until`. */
+static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t until)
+{
+    struct pollfd polled[RATELIMIT_PRIV_REDIS_AT_ONCE];
+    ratelimit_priv_redis_conn *of[RATELIMIT_PRIV_REDIS_AT_ONCE], *conn, *wanted = NULL;
+    size_t n = 0, i;
+    for (conn = e->conns; conn; conn = conn->next) {
+        unsigned events = ratelimit_priv_redis_events(conn);
+        wanted = conn->state == RATELIMIT_PRIV_REDIS_WANTED ? conn : wanted;
+        if (!events || n == RATELIMIT_PRIV_REDIS_AT_ONCE)
+            continue;
+        polled[n].fd = conn->fd;
+        polled[n].events = (short)((events & RATELIMIT_REDIS_READ ? POLLIN : 0) |
+                                   (events & RATELIMIT_REDIS_WRITE ? POLLOUT : 0));
+        polled[n].revents = 0;
+        of[n++] = conn;
+    }
+    if (!n && wanted) {
+        const ratelimit_priv_redis_node *node = wanted->node;
+        uint64_t now = ratelimit_clock_ns();
+        pthread_mutex_lock(&e->r->lock);
+        if (!node->idle && !ratelimit_priv_redis_is_down(node) && now < until &&
+            ((!node->half && node->open >= e->r->pool_size) ||
+             node->making >= RATELIMIT_PRIV_REDIS_MAKING))
+            ratelimit_priv_redis_wait(&e->r->freed, &e->r->lock, until - now);
+        pthread_mutex_unlock(&e->r->lock);
+        return;
+    }
+    if (poll(polled, (nfds_t)n, ratelimit_priv_redis_left(until)) <= 0)
+        return;
+    for (i = 0; i < n; i++)
+        if (polled[i].revents && of[i]->state != RATELIMIT_PRIV_REDIS_DEAD)
+            ratelimit_priv_redis_step(
+                of[i], (polled[i].revents & ~POLLOUT ? RATELIMIT_REDIS_READ : 0u) |
+                           (polled[i].revents & POLLOUT ? RATELIMIT_REDIS_WRITE : 0u));
 }
 
 /* Runs calls until all are done or failed, at the latest a little after deadline. */
 static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t count,
                                      uint64_t deadline)
 {
-    ratelimit_redis *r = calls->r;
-    uint64_t pause = RATELIMIT_MILLISECOND;
-    bool mapped = true;
+    ratelimit_priv_redis_engine e;
+    ratelimit_priv_redis_conn *conn;
+    bool last = false;
     size_t i;
-    if (r->cluster) {
-        pthread_mutex_lock(&r->lock);
-        mapped = r->mapped;
-        pthread_mutex_unlock(&r->lock);
-        while (!mapped && !ratelimit_priv_redis_map(r, deadline)) {
-            pthread_mutex_lock(&r->lock);
-            mapped = r->mapped;
-            i = r->mapping;
-            pthread_mutex_unlock(&r->lock);
-            if (!mapped && (!i || ratelimit_clock_ns() >= deadline)) {
-                for (i = 0; i < count; i++)
-                    ratelimit_priv_redis_fail(&calls[i]);
-                return;
-            }
-            if (!mapped)
-                ratelimit_priv_redis_pause(pause);
-        }
+    memset(&e, 0, sizeof e);
+    e.r = calls->r;
+    e.deadline = deadline;
+    e.map.done = true;
+    for (i = 0; i < count; i++)
+        e.left += !calls[i].done;
+    for (i = 0; i < count; i++) {
+        calls[i].deadline = deadline;
+        if (!calls[i].done)
+            ratelimit_priv_redis_dispatch(&e, &calls[i]);
     }
-    for (;;) {
-        bool wait = ratelimit_priv_redis_round(calls, count, deadline), left = false;
-        const uint64_t least = 5 * RATELIMIT_MILLISECOND; /* for another round, if not the first */
-        uint64_t now = ratelimit_clock_ns();
-        bool over = now >= deadline || (wait && deadline - now < least);
-        for (i = 0; i < count; i++) {
-            if (calls[i].done)
-                continue;
-            left = true;
-            if (!over)
-                continue;
-            ratelimit_priv_redis_say(r, "no answer in time%s",
-                                     ratelimit_priv_redis_held_up(&calls[i]));
-            if (calls[i].cool && calls[i].node) {
-                pthread_mutex_lock(&r->lock);
-                ratelimit_priv_redis_down(r, calls[i].node, "the cluster is down");
-                ratelimit_priv_redis_unlock(r);
-            }
-            ratelimit_priv_redis_fail(&calls[i]);
-        }
-        if (!left || over)
-            return;
-        if (wait) {
-            /* Not all who wait come back at the same time. */
-            uint64_t some = pause / 2 + (now >> 8) % (pause / 2), most = deadline - now - least;
-            ratelimit_priv_redis_pause(some < most ? some : most);
-            if (pause < 16 * RATELIMIT_MILLISECOND)
-                pause *= 2;
-            if (r->cluster && ratelimit_clock_ns() + least < deadline)
-                (void)ratelimit_priv_redis_map(r, deadline);
-        }
+    while (e.left || !e.map.done) {
+        uint64_t now = ratelimit_clock_ns(), due = now + 20 * RATELIMIT_MILLISECOND;
+        if (!e.left && !last && due < e.deadline) /* only the map is to come: not for long */
+            e.map.deadline = e.deadline = due;
+        last = last || !e.left;
+        for (conn = e.conns; conn; conn = conn->next)
+            if (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first)
+                (void)ratelimit_priv_redis_pump(conn);
+        due = ratelimit_priv_redis_due(&e);
+        ratelimit_priv_redis_poll(&e, due < e.deadline ? due : e.deadline);
+        now = ratelimit_clock_ns();
+        if (now >= e.deadline)
+            ratelimit_priv_redis_expire(&e, now);
+        ratelimit_priv_redis_overdue(&e, now);
+        ratelimit_priv_redis_give_back(&e);
+        ratelimit_priv_redis_retry(&e, now);
+        ratelimit_priv_redis_free_dead(&e);
     }
+    ratelimit_priv_redis_give_back(&e);
+    ratelimit_priv_redis_free_dead(&e);
 }
 
 /* ---- >>implementation: states ---------------------------------------------------------------- */
@@ -4041,10 +4745,30 @@ static char *ratelimit_priv_redis_copy(const char *text, bool *good)
     return copy;
 }
 
+/* A number of digits only, up to most. */
+static bool ratelimit_priv_redis_number(const char *from, const char *to, int most, int *value)
+{
+    *value = 0;
+    if (from == to)
+        return false;
+    for (; from < to; from++) {
+        if (*from < '0' || *from > '9' || *value > (most - (*from - '0')) / 10)
+            return false;
+        *value = *value * 10 + (*from - '0');
+    }
+    return true;
+}
+
+static size_t ratelimit_priv_redis_hosts(ratelimit_redis *r, const ratelimit_redis_options *o);
+
 static bool ratelimit_priv_redis_good_options(const ratelimit_redis_options *o)
 {
-    return o->port >= 0 && o->port < 65536 && o->database >= 0 && !(o->cluster && o->database) &&
-           !(o->cluster && o->unix_path) && !(o->user && !o->password) &&
+    size_t hosts = ratelimit_priv_redis_hosts(NULL, o);
+    return hosts && (hosts == 1 || o->cluster || o->master_name) && o->port >= 0 &&
+           o->port < 65536 && o->database >= 0 && !(o->cluster && o->database) &&
+           !((o->cluster || o->master_name) && o->unix_path) && !(o->cluster && o->master_name) &&
+           !(o->master_name && !*o->master_name) && !(o->user && !o->password) &&
+           !(o->credentials && o->password) && !(o->sentinel_user && !o->sentinel_password) &&
            (!o->unix_path || (*o->unix_path && strlen(o->unix_path) < 104)) &&
            !(o->client_name && (!*o->client_name || strpbrk(o->client_name, " \n"))) &&
            !o->tls_cert == !o->tls_key && !(o->tls_name && !*o->tls_name) &&
@@ -4052,9 +4776,55 @@ static bool ratelimit_priv_redis_good_options(const ratelimit_redis_options *o)
            o->ttl_min_ms < RATELIMIT_PRIV_REDIS_EXACT && o->ttl_max_ms < RATELIMIT_PRIV_REDIS_EXACT;
 }
 
+/* The next of several hosts, from *at on: host, 0 or its port. False: it is none. */
+static bool ratelimit_priv_redis_next_host(const char **at, const char **host, size_t *len,
+                                           int *port)
+{
+    const char *end = *at + strcspn(*at, ","), *colon = NULL, *from = *at, *to = end;
+    *port = 0;
+    if (*from == '[') {
+        from++;
+        to = (const char *)memchr(from, ']', (size_t)(end - from));
+        if (!to || (to + 1 < end && to[1] != ':'))
+            return false;
+        colon = to + 1 < end ? to + 1 : NULL;
+    } else {
+        colon = (const char *)memchr(from, ':', (size_t)(end - from));
+        if (colon && memchr(colon + 1, ':', (size_t)(end - colon - 1)))
+            colon = NULL; /* an IPv6 address */
+        to = colon ? colon : end;
+    }
+    *host = from;
+    *len = (size_t)(to - from);
+    *at = *end ? end + 1 : end;
+    return *len && (!*end || end[1]) &&
+           (!colon || (ratelimit_priv_redis_number(colon + 1, end, 65535, port) && *port));
+}
+
+/* Makes the nodes of the options; with r NULL only counts them. 0: a mistake, or no memory. */
+static size_t ratelimit_priv_redis_hosts(ratelimit_redis *r, const ratelimit_redis_options *o)
+{
+    const char *at = o->host ? o->host : "127.0.0.1", *host;
+    size_t count = 0, len;
+    int port;
+    while (*at || !count) {
+        ratelimit_priv_redis_node *node;
+        if (!ratelimit_priv_redis_next_host(&at, &host, &len, &port))
+            return 0;
+        count++;
+        if (!r)
+            continue;
+        port = port ? port : o->port ? o->port : o->master_name ? 26379 : 6379;
+        node = ratelimit_priv_redis_node_at(r, host, len, port);
+        if (!node)
+            return 0;
+        node->seed = true;
+    }
+    return count;
+}
+
 static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_options *o)
 {
-    const char *host = o->host ? o->host : "127.0.0.1";
     bool good = true;
     unsigned i;
     r->pid = getpid();
@@ -4063,6 +4833,9 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     r->password = ratelimit_priv_redis_copy(o->password, &good);
     r->prefix = ratelimit_priv_redis_copy(o->prefix ? o->prefix : "ratelimit:", &good);
     r->client_name = ratelimit_priv_redis_copy(o->client_name, &good);
+    r->master_name = ratelimit_priv_redis_copy(o->master_name, &good);
+    r->sentinel_user = ratelimit_priv_redis_copy(o->sentinel_user, &good);
+    r->sentinel_password = ratelimit_priv_redis_copy(o->sentinel_password, &good);
     r->prefix_len = r->prefix ? strlen(r->prefix) : 0;
 #  if defined(RATELIMIT_REDIS_TLS)
     r->tls_name = ratelimit_priv_redis_copy(o->tls_name, &good);
@@ -4084,8 +4857,11 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     r->clock_self = o->clock_self;
     for (i = 0; i < RATELIMIT_PRIV_REDIS_SCRIPTS; i++)
         ratelimit_priv_redis_sha1(ratelimit_priv_redis_script[i], r->sha[i]);
-    if (!ratelimit_priv_redis_node_at(r, host, strlen(host), o->port ? o->port : 6379))
-        return false;
+    r->credentials = o->credentials;
+    r->credentials_self = o->credentials_self;
+    r->translate = o->translate;
+    r->translate_self = o->translate_self;
+    good = ratelimit_priv_redis_hosts(r, o) && good;
     if (o->cluster)
         r->slots =
             (ratelimit_priv_redis_node **)calloc(RATELIMIT_PRIV_REDIS_SLOTS, sizeof *r->slots);
@@ -4158,20 +4934,6 @@ static bool ratelimit_priv_redis_unescape(char *out, size_t room, const char *fr
         out[len++] = c;
     }
     out[len] = 0;
-    return true;
-}
-
-/* A number of digits only, up to most. */
-static bool ratelimit_priv_redis_number(const char *from, const char *to, int most, int *value)
-{
-    *value = 0;
-    if (from == to)
-        return false;
-    for (; from < to; from++) {
-        if (*from < '0' || *from > '9' || *value > (most - (*from - '0')) / 10)
-            return false;
-        *value = *value * 10 + (*from - '0');
-    }
     return true;
 }
 
@@ -4296,6 +5058,9 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     SSL_CTX_free(r->tls);
     free(r->tls_name);
 #  endif
+    free(r->master_name);
+    free(r->sentinel_user);
+    free(r->sentinel_password);
     free(r->slots);
     free(r->unix_path);
     free(r->user);
@@ -4575,6 +5340,11 @@ static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *hex)
     }
     hex[2 * sizeof bytes] = 0;
     return true;
+}
+
+static void ratelimit_priv_redis_pause(uint64_t ns)
+{
+    (void)poll(NULL, 0, (int)((ns + RATELIMIT_MILLISECOND - 1) / RATELIMIT_MILLISECOND));
 }
 
 /* Waiting for something that others hold: pauses double up to the longest, each shortened by a
@@ -4945,47 +5715,16 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper)
 #  if defined(RATELIMIT_REDIS_ASYNC)
 /* ---- >>implementation: asynchronous -------------------------------------------------------------
 
-   A call of take is a job; each of its calls (see >>implementation: store) is a flight: waiting to
-   be sent on a link, sent, or resting until it may try again. A link is a connection to a node.
-   hiredis and the loop's adapter connect, read and parse. They would also write, but by write(),
-   which raises SIGPIPE. So commands are kept here and hiredis' own buffer is empty whenever it
-   writes; after that it calls delWrite, in which we hand it what is to be sent, and write that with
-   the signal held back. What the socket does not take then is tried again by time, or when a reply
-   comes.
-
-   hiredis calls back in places where it can't bear being freed, and a caller may close us wherever
-   we call it. So a link is cut off from its context (data, hook) before either is freed, answers
-   are called only where the outermost function of ours ends, and the handle is freed after that. */
-
-typedef enum ratelimit_priv_async_state {
-    RATELIMIT_PRIV_ASYNC_DIALING,
-    RATELIMIT_PRIV_ASYNC_DIALED,
-    RATELIMIT_PRIV_ASYNC_LOGIN,
-    RATELIMIT_PRIV_ASYNC_READY
-} ratelimit_priv_async_state;
-
-typedef struct ratelimit_priv_async_flight {
-    ratelimit_priv_redis_call call;       /* of a job; unused in the one that asks for the map */
-    struct ratelimit_priv_async_job *job; /* NULL: asks for the cluster's map */
-    struct ratelimit_priv_async_flight *next;
-    struct ratelimit_priv_async_list *list; /* it is in */
-    struct ratelimit_priv_async_link *link; /* it waits for or was sent on */
-    uint64_t at_ns;                         /* when it was sent, or may try again */
-    uint32_t rests;
-    bool skip;  /* the reply to ASKING comes first */
-    bool probe; /* tries a node that failed */
-} ratelimit_priv_async_flight;
-
-typedef struct ratelimit_priv_async_list {
-    ratelimit_priv_async_flight *first, *last;
-} ratelimit_priv_async_list;
+   A call of take is a job; each request of it, or all of an all-or-none, is a call of the engine. A
+   caller may close us wherever we call it. So answers are called only where the outermost function
+   of ours ends, and the handle is freed after that. */
 
 typedef struct ratelimit_priv_async_job {
     struct ratelimit_priv_async_job *next, *prev; /* in the order of their deadlines */
     uint64_t deadline;
     ratelimit_redis_answers answers;
     void *self;
-    size_t count, flights, left; /* left: flights that are not done */
+    size_t count, calls, left; /* left: calls that are not done */
     ratelimit_mode mode;
     ratelimit_request *req;
     ratelimit_result *res;
@@ -4996,95 +5735,21 @@ typedef struct ratelimit_priv_async_job {
     ratelimit_priv_ask *tier; /* what it has to know until the answer */
     ratelimit_priv_redis_entry *entry;
     ratelimit_priv_redis_ask *ask;
-    ratelimit_priv_async_flight *flight;
+    ratelimit_priv_redis_call *call;
     char *keys;
 } ratelimit_priv_async_job;
 
-/* What is between hiredis and the adapter. */
-typedef struct ratelimit_priv_async_hook {
-    struct ratelimit_priv_async_link *link; /* NULL: cut off */
-    void *data;
-    void (*add_read)(void *data);
-    void (*del_read)(void *data);
-    void (*add_write)(void *data);
-    void (*del_write)(void *data);
-    void (*cleanup)(void *data);
-} ratelimit_priv_async_hook;
-
-typedef struct ratelimit_priv_async_link {
-    struct ratelimit_priv_async_link *next;
-    ratelimit_redis_async *a;
-    ratelimit_priv_redis_node *node;
-    redisAsyncContext *ac;
-    ratelimit_priv_async_hook *hook;
-    ratelimit_priv_async_list waiting, sent;
-    ratelimit_priv_async_state state;
-    uint64_t since_ns;  /* it was dialed */
-    uint64_t until;     /* it must be ready */
-    uint64_t heard_ns;  /* when the last reply came, or it was dialed */
-    unsigned login;     /* replies to come before it is */
-    uint64_t stuck;     /* not 0: the socket is full, try again then */
-    uint64_t heard;     /* replies */
-    bool armed;         /* the loop will tell when it may write */
-    bool retired;       /* of no use for others */
-    const char *broken; /* NULL, or why writing failed */
-    ratelimit_priv_async_flight map;
-#    if defined(RATELIMIT_REDIS_TLS)
-    const redisContextFuncs *funcs; /* of hiredis */
-    redisContextFuncs held;         /* the same, with SIGPIPE held back */
-#    endif
-} ratelimit_priv_async_link;
-
 struct ratelimit_redis_async {
-    ratelimit_redis *r; /* options, nodes, slots; its pool is not used */
+    ratelimit_priv_redis_engine e; /* must be first */
+    ratelimit_redis *r;
     ratelimit_redis_loop loop;
-    ratelimit_priv_async_link *links;
-    ratelimit_priv_async_list resting;
-    uint64_t rest_ns;                       /* none of those that rest may try again earlier */
-    ratelimit_priv_async_job *first, *last; /* under way */
+    ratelimit_priv_async_job *first, *last;       /* under way */
     ratelimit_priv_async_job *ready, *ready_last; /* to be answered */
     size_t ready_count, requests;
-    uint64_t timer_at;              /* it fires; 0: not set */
-    uint64_t lost;                  /* links */
-    ratelimit_priv_redis_conn text; /* commands are built in it */
-    unsigned depth;                 /* of our functions on the stack */
+    uint64_t timer_at; /* it fires; 0: not set */
+    unsigned depth;    /* of our functions on the stack */
     bool closed;
-    bool map_wanted, mapping;
 };
-
-static void ratelimit_priv_async_push(ratelimit_priv_async_list *list,
-                                      ratelimit_priv_async_flight *f)
-{
-    f->next = NULL;
-    f->list = list;
-    if (list->last)
-        list->last->next = f;
-    else
-        list->first = f;
-    list->last = f;
-}
-
-/* Takes f out of its list, if it is in one; it is mostly the first. */
-static void ratelimit_priv_async_pull(ratelimit_priv_async_flight *f)
-{
-    ratelimit_priv_async_list *list = f->list;
-    ratelimit_priv_async_flight *at = NULL;
-    if (!list)
-        return;
-    if (list->first == f) {
-        list->first = f->next;
-    } else {
-        for (at = list->first; at->next != f;)
-            at = at->next;
-        at->next = f->next;
-    }
-    if (list->last == f)
-        list->last = at;
-    f->list = NULL;
-    f->next = NULL;
-}
-
-/* ---- jobs ---- */
 
 /* Room for bytes at *size, aligned; where it begins. */
 static size_t ratelimit_priv_async_room(size_t *size, size_t count, size_t bytes)
@@ -5095,9 +5760,8 @@ static size_t ratelimit_priv_async_room(size_t *size, size_t count, size_t bytes
 }
 
 /* A job with copies of count requests, their keys and limits; NULL if there is no memory. */
-static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_request *req,
-                                                             size_t count, size_t flights,
-                                                             bool has_tier)
+static ratelimit_priv_async_job *
+ratelimit_priv_async_job_of(const ratelimit_request *req, size_t count, size_t calls, bool has_tier)
 {
     size_t size = 0, keys = 0, at[9], i, asked = has_tier ? count : 0;
     ratelimit_priv_async_job *job;
@@ -5112,8 +5776,8 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     at[0] = ratelimit_priv_async_room(&size, count, sizeof *job->req);
     at[1] = ratelimit_priv_async_room(&size, count, sizeof *job->res);
     at[2] = ratelimit_priv_async_room(&size, count, sizeof *job->entry);
-    at[3] = ratelimit_priv_async_room(&size, flights, sizeof *job->ask);
-    at[4] = ratelimit_priv_async_room(&size, flights, sizeof *job->flight);
+    at[3] = ratelimit_priv_async_room(&size, calls, sizeof *job->ask);
+    at[4] = ratelimit_priv_async_room(&size, calls, sizeof *job->call);
     at[5] = ratelimit_priv_async_room(&size, asked, sizeof *job->asked);
     at[6] = ratelimit_priv_async_room(&size, asked, sizeof *job->tier);
     at[7] = ratelimit_priv_async_room(&size, count, sizeof *job->limit);
@@ -5124,17 +5788,16 @@ static ratelimit_priv_async_job *ratelimit_priv_async_job_of(const ratelimit_req
     job = (ratelimit_priv_async_job *)(void *)base;
     memset(job, 0, sizeof *job);
     job->count = count;
-    job->flights = flights;
+    job->calls = calls;
     job->req = (ratelimit_request *)(void *)(base + at[0]);
     job->res = (ratelimit_result *)(void *)(base + at[1]);
     job->entry = (ratelimit_priv_redis_entry *)(void *)(base + at[2]);
     job->ask = (ratelimit_priv_redis_ask *)(void *)(base + at[3]);
-    job->flight = (ratelimit_priv_async_flight *)(void *)(base + at[4]);
+    job->call = (ratelimit_priv_redis_call *)(void *)(base + at[4]);
     job->asked = (ratelimit_request *)(void *)(base + at[5]);
     job->tier = has_tier ? (ratelimit_priv_ask *)(void *)(base + at[6]) : NULL;
     job->limit = (ratelimit_limit *)(void *)(base + at[7]);
     job->keys = base + at[8];
-    memset(job->flight, 0, flights * sizeof *job->flight);
     for (i = 0, keys = 0; i < count; i++) {
         job->req[i] = req[i];
         if (req[i].limit) {
@@ -5174,49 +5837,44 @@ static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv
     a->ready_count++;
 }
 
-/* f is done, well or not. */
-static void ratelimit_priv_async_settle(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
+static void ratelimit_priv_async_settled(ratelimit_priv_redis_engine *e,
+                                         ratelimit_priv_redis_call *call)
 {
-    ratelimit_priv_async_job *job = f->job;
-    size_t i;
-    if (f->probe)
-        f->call.node->probing = f->probe = false;
-    if (f->call.failed && job->flights == job->count)
-        ratelimit_priv_answer(&job->res[f - job->flight], RATELIMIT_STORE_FAILED);
-    else if (f->call.failed)
-        for (i = 0; i < job->count; i++)
-            ratelimit_priv_answer(&job->res[i], RATELIMIT_STORE_FAILED);
+    ratelimit_priv_async_job *job = (ratelimit_priv_async_job *)call->job;
+    size_t i, at = job->calls == job->count ? (size_t)(call - job->call) : 0;
+    if (call->failed)
+        for (i = 0; i < job->count / job->calls; i++)
+            ratelimit_priv_answer(&job->res[at + i], RATELIMIT_STORE_FAILED);
     if (--job->left == 0)
-        ratelimit_priv_async_finish(a, job);
+        ratelimit_priv_async_finish((ratelimit_redis_async *)(void *)e, job);
 }
 
-static void ratelimit_priv_async_fail(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
+/* The loop is told what conn waits for, if that is something else than before. */
+static bool ratelimit_priv_async_watch(ratelimit_priv_redis_engine *e,
+                                       ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_fail(&f->call);
-    ratelimit_priv_async_settle(a, f);
+    ratelimit_redis_async *a = (ratelimit_redis_async *)(void *)e;
+    unsigned events = ratelimit_priv_redis_events(conn);
+    bool good;
+    if (events == conn->watched)
+        return true;
+    a->depth++;
+    good = a->loop.watch(a->loop.self, conn->fd, events, &conn->yours) == 0;
+    a->depth--;
+    if (good)
+        conn->watched = events;
+    return good;
 }
-
-/* ---- time and answers ---- */
 
 RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis_async *a)
 {
-    const ratelimit_priv_async_link *link;
-    uint64_t next = RATELIMIT_FOREVER;
+    uint64_t next;
     if (!a || a->closed)
-        return next;
+        return RATELIMIT_FOREVER;
     if (a->ready)
         return 0;
-    if (a->first)
-        next = a->first->deadline;
-    for (link = a->links; link; link = link->next) {
-        if (link->state < RATELIMIT_PRIV_ASYNC_READY && link->until < next)
-            next = link->until;
-        if (link->stuck && link->stuck < next)
-            next = link->stuck;
-        if (link->map.list && link->map.at_ns + a->r->timeout_ns < next)
-            next = link->map.at_ns + a->r->timeout_ns;
-    }
-    return a->resting.first && a->rest_ns < next ? a->rest_ns : next;
+    next = ratelimit_priv_redis_due(&a->e);
+    return a->first && a->first->deadline < next ? a->first->deadline : next;
 }
 
 /* Sets the loop's timer if it must fire earlier than it would. */
@@ -5233,13 +5891,6 @@ static void ratelimit_priv_async_arm(ratelimit_redis_async *a)
     a->depth++;
     a->loop.timer(a->loop.self, next > now ? next - now : 0);
     a->depth--;
-}
-
-static void ratelimit_priv_async_destroy(ratelimit_redis_async *a)
-{
-    ratelimit_redis_close(a->r);
-    free(a->text.out);
-    free(a);
 }
 
 /* Redis' answers become the limiter's. */
@@ -5274,782 +5925,48 @@ static void ratelimit_priv_async_deliver(ratelimit_redis_async *a)
     }
 }
 
-/* Each function that the loop calls is between enter and leave, after which a may be gone. */
-static void ratelimit_priv_async_enter(ratelimit_redis_async *a)
-{
-    a->depth++;
-}
-
+/* The end of each function that the loop calls; a may be gone then. */
 static void ratelimit_priv_async_leave(ratelimit_redis_async *a)
 {
     if (a->depth == 1) {
         ratelimit_priv_async_deliver(a);
+        ratelimit_priv_redis_free_dead(&a->e);
         ratelimit_priv_async_arm(a);
     }
-    if (--a->depth == 0 && a->closed)
-        ratelimit_priv_async_destroy(a);
-}
-
-/* ---- links ---- */
-
-static void ratelimit_priv_async_dispatch(ratelimit_redis_async *a, ratelimit_priv_async_flight *f);
-static void ratelimit_priv_async_pump(ratelimit_priv_async_link *link);
-
-/* Asks the loop to tell when link may write. */
-static void ratelimit_priv_async_wake(ratelimit_priv_async_link *link)
-{
-    if (link->state != RATELIMIT_PRIV_ASYNC_READY || link->armed || link->stuck || link->broken)
-        return;
-    link->armed = true;
-    link->hook->add_write(link->hook->data);
-}
-
-/* f tries again in some ms: not all who wait at the same time. */
-static void ratelimit_priv_async_rest(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
-{
-    uint64_t now = ratelimit_clock_ns();
-    uint64_t pause = RATELIMIT_MILLISECOND << (f->rests < 4 ? f->rests : 4);
-    f->rests++;
-    f->at_ns = now + pause / 2 + ratelimit_priv_redis_chance(&a->r->mix, pause / 2);
-    if (!a->resting.first || f->at_ns < a->rest_ns)
-        a->rest_ns = f->at_ns;
-    ratelimit_priv_async_push(&a->resting, f);
-}
-
-/* Cuts link off from its context. */
-static void ratelimit_priv_async_cut(ratelimit_priv_async_link *link)
-{
-    ratelimit_priv_async_link **at = &link->a->links;
-    while (*at != link)
-        at = &(*at)->next;
-    *at = link->next;
-    link->ac->data = NULL;
-#    if defined(RATELIMIT_REDIS_TLS)
-    if (link->funcs)
-        link->ac->c.funcs = link->funcs;
-#    endif
-    if (link->hook)
-        link->hook->link = NULL;
-    link->a->lost++;
-}
-
-static ratelimit_priv_async_link *ratelimit_priv_async_link_to(ratelimit_redis_async *a,
-                                                               ratelimit_priv_redis_node *node);
-
-/* Asks for the cluster's map as soon as some node can be asked. */
-static void ratelimit_priv_async_want_map(ratelimit_redis_async *a)
-{
-    ratelimit_priv_redis_node *node, *next;
-    ratelimit_priv_async_link *link;
-    if (!a->r->cluster || a->closed)
-        return;
-    a->map_wanted = true;
-    if (a->mapping)
-        return;
-    for (link = a->links; link; link = link->next)
-        if (!link->node->down && !link->retired) {
-            ratelimit_priv_async_wake(link); /* else it will, when it is ready */
-            return;
-        }
-    for (node = a->r->nodes; node; node = next) {
-        next = node->next;
-        if (!node->down && (node->known || node == a->r->nodes)) {
-            (void)ratelimit_priv_async_link_to(a, node);
-            return;
-        }
+    if (--a->depth == 0 && a->closed) {
+        ratelimit_redis_close(a->r);
+        free(a);
     }
 }
 
-/* Whose fault the end of a link is: see >>implementation: pool. */
-typedef enum ratelimit_priv_async_blame {
-    RATELIMIT_PRIV_ASYNC_NOBODY,
-    RATELIMIT_PRIV_ASYNC_MAYBE, /* the node's, if it answers nobody */
-    RATELIMIT_PRIV_ASYNC_NODE   /* the same, and once is enough */
-} ratelimit_priv_async_blame;
-
-/* Ends link. What was sent on it fails, for it may have been charged; what was not may go another
- * way. since_ns: it has not answered since. freed: hiredis frees the context by itself. */
-static void ratelimit_priv_async_lose(ratelimit_priv_async_link *link, const char *why,
-                                      ratelimit_priv_async_blame blame, uint64_t since_ns,
-                                      bool freed)
+RATELIMIT_API void ratelimit_redis_async_ready(ratelimit_redis_async *a, int fd, unsigned events)
 {
-    ratelimit_redis_async *a = link->a;
-    ratelimit_priv_redis_node *node = link->node;
-    bool ready = link->state == RATELIMIT_PRIV_ASYNC_READY;
-    char text[sizeof node->why];
-    ratelimit_priv_async_flight *f;
-    ratelimit_priv_async_cut(link);
-    ratelimit_priv_redis_at(a->r, node, why, text, sizeof text);
-    if (blame || link->sent.first || link->waiting.first)
-        ratelimit_priv_redis_say(a->r, "%s", text);
-    if (blame)
-        ratelimit_priv_redis_strike(a->r, node, since_ns, text, blame == RATELIMIT_PRIV_ASYNC_NODE);
-    node->open--;
-    if (link->map.list)
-        a->mapping = false;
-    while ((f = link->sent.first) != NULL) {
-        ratelimit_priv_async_pull(f);
-        if (f->job)
-            ratelimit_priv_async_fail(a, f);
-    }
-    if (blame)
-        ratelimit_priv_async_want_map(a);
-    while ((f = link->waiting.first) != NULL) {
-        ratelimit_priv_async_pull(f);
-        if (f->probe)
-            node->probing = f->probe = false;
-        f->call.asking = false;
-        if (ready || a->r->cluster)
-            ratelimit_priv_redis_hop(&f->call, why);
-        else
-            ratelimit_priv_redis_fail(&f->call);
-        if (f->call.done)
-            ratelimit_priv_async_settle(a, f);
-        else if (ready)
-            ratelimit_priv_async_dispatch(a, f);
-        else
-            ratelimit_priv_async_rest(a, f); /* until the map has come */
-    }
-    if (!freed)
-        redisAsyncFree(link->ac);
-    free(link);
-}
-
-/* Why link failed. */
-static const char *ratelimit_priv_async_why(const ratelimit_priv_async_link *link)
-{
-    redisAsyncContext *ac = link->ac;
-    const char *why;
-    if (link->broken)
-        return link->broken;
-    why = ratelimit_priv_redis_broken(&ac->c);
-    if (ac->c.err == REDIS_ERR_PROTOCOL)
-        return "what came from the server is not Redis' protocol";
-    if (ac->c.err == REDIS_ERR_OTHER) /* an error reply that answers nobody */
-        (void)ratelimit_priv_redis_fault_of(ac->c.errstr, &why);
-    return why;
-}
-
-static void ratelimit_priv_async_on_connect(const redisAsyncContext *ac, int status)
-{
-    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)ac->data;
-    ratelimit_redis_async *a = link ? link->a : NULL;
-    if (!a)
+    ratelimit_priv_redis_conn *conn;
+    if (!a || a->closed || a->depth)
         return;
-    if (status == REDIS_OK) {
-        link->state = RATELIMIT_PRIV_ASYNC_DIALED;
-        link->hook->add_write(link->hook->data);
-        return;
-    }
-    ratelimit_priv_async_enter(a);
-    ratelimit_priv_async_lose(
-        link, strstr(ac->c.errstr, "refused") ? "nobody listens there" : "no connection",
-        RATELIMIT_PRIV_ASYNC_NODE, link->since_ns, true);
+    a->depth++;
+    for (conn = a->e.conns; conn && conn->fd != fd;)
+        conn = conn->next;
+    if (conn)
+        ratelimit_priv_redis_step(conn, events);
     ratelimit_priv_async_leave(a);
-}
-
-static void ratelimit_priv_async_on_disconnect(const redisAsyncContext *ac, int status)
-{
-    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)ac->data;
-    ratelimit_redis_async *a = link ? link->a : NULL;
-    (void)status;
-    if (!a)
-        return;
-    ratelimit_priv_async_enter(a);
-    ratelimit_priv_async_lose(link, ratelimit_priv_async_why(link),
-                              link->heard ? RATELIMIT_PRIV_ASYNC_NOBODY
-                                          : RATELIMIT_PRIV_ASYNC_MAYBE,
-                              link->since_ns, true);
-    ratelimit_priv_async_leave(a);
-}
-
-static void ratelimit_priv_async_add_read(void *self)
-{
-    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
-    if (hook->add_read)
-        hook->add_read(hook->data);
-}
-
-static void ratelimit_priv_async_del_read(void *self)
-{
-    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
-    if (hook->del_read)
-        hook->del_read(hook->data);
-}
-
-/* hiredis has something to write: only while it connects that is its own business. */
-static void ratelimit_priv_async_add_write(void *self)
-{
-    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
-    if (hook->link && hook->link->state == RATELIMIT_PRIV_ASYNC_DIALING)
-        hook->add_write(hook->data);
-}
-
-/* hiredis has nothing to write, and the socket has room. */
-static void ratelimit_priv_async_del_write(void *self)
-{
-    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
-    ratelimit_priv_async_link *link = hook->link;
-    if (hook->del_write)
-        hook->del_write(hook->data);
-    if (!link)
-        return;
-    link->armed = false;
-    ratelimit_priv_async_pump(link);
-    ratelimit_priv_async_arm(link->a);
-}
-
-static void ratelimit_priv_async_cleanup(void *self)
-{
-    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)self;
-    if (hook->link)
-        hook->link->hook = NULL;
-    if (hook->cleanup)
-        hook->cleanup(hook->data);
-    free(hook);
-}
-
-/* Attaches link to the loop, with a hook between. */
-static bool ratelimit_priv_async_attach(ratelimit_priv_async_link *link)
-{
-    ratelimit_priv_async_hook *hook = (ratelimit_priv_async_hook *)calloc(1, sizeof *hook);
-    redisAsyncContext *ac = link->ac;
-    if (!hook)
-        return false;
-    if (link->a->loop.attach(link->a->loop.self, ac) != REDIS_OK || !ac->ev.addWrite) {
-        free(hook);
-        return false;
-    }
-    hook->link = link;
-    hook->data = ac->ev.data;
-    hook->add_read = ac->ev.addRead;
-    hook->del_read = ac->ev.delRead;
-    hook->add_write = ac->ev.addWrite;
-    hook->del_write = ac->ev.delWrite;
-    hook->cleanup = ac->ev.cleanup;
-    ac->ev.data = hook;
-    ac->ev.addRead = ratelimit_priv_async_add_read;
-    ac->ev.delRead = ratelimit_priv_async_del_read;
-    ac->ev.addWrite = ratelimit_priv_async_add_write;
-    ac->ev.delWrite = ratelimit_priv_async_del_write;
-    ac->ev.cleanup = ratelimit_priv_async_cleanup;
-#    if HIREDIS_MAJOR >= 1
-    ac->ev.scheduleTimer = NULL; /* tick does it, with any version */
-#    endif
-    link->hook = hook;
-    return redisAsyncSetConnectCallback(ac, ratelimit_priv_async_on_connect) == REDIS_OK &&
-           redisAsyncSetDisconnectCallback(ac, ratelimit_priv_async_on_disconnect) == REDIS_OK;
-}
-
-/* A new link to node, being connected; NULL if that failed at once. */
-static ratelimit_priv_async_link *ratelimit_priv_async_dial(ratelimit_redis_async *a,
-                                                            ratelimit_priv_redis_node *node)
-{
-    ratelimit_redis *r = a->r;
-    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)calloc(1, sizeof *link);
-    const char *why = "out of memory";
-    if (link)
-        link->ac = r->unix_path ? redisAsyncConnectUnix(r->unix_path)
-                                : redisAsyncConnect(node->host, node->port);
-    if (link && link->ac) {
-        link->a = a;
-        link->node = node;
-        link->since_ns = link->heard_ns = ratelimit_clock_ns();
-        link->until = link->since_ns + r->connect_timeout_ns;
-        node->open++;
-        link->next = a->links;
-        a->links = link;
-        if (link->ac->err) {
-            why = strstr(link->ac->errstr, "refused") ? "nobody listens there" : "no connection";
-        } else {
-            ratelimit_priv_redis_socket(link->ac->c.fd);
-            link->ac->data = link;
-            if (ratelimit_priv_async_attach(link))
-                return link;
-            why = "the event loop does not take the connection";
-        }
-        ratelimit_priv_async_lose(link, why, RATELIMIT_PRIV_ASYNC_NODE, link->since_ns, false);
-        return NULL;
-    }
-    ratelimit_priv_redis_say(r, "%s", why);
-    free(link);
-    return NULL;
-}
-
-/* True if link is in use, or idle, not for too long, and still open. */
-static bool ratelimit_priv_async_alive(const ratelimit_priv_async_link *link)
-{
-    if (link->state != RATELIMIT_PRIV_ASYNC_READY || link->sent.first || link->waiting.first)
-        return true;
-    return !link->broken && ratelimit_clock_ns() - link->heard_ns <= link->a->r->max_idle_ns &&
-           ratelimit_priv_redis_quiet(link->ac->c.fd);
-}
-
-/* The link to node, made if there is none. */
-static ratelimit_priv_async_link *ratelimit_priv_async_link_to(ratelimit_redis_async *a,
-                                                               ratelimit_priv_redis_node *node)
-{
-    ratelimit_priv_async_link *link;
-    for (link = a->links; link; link = link->next)
-        if (link->node == node && !link->retired) {
-            if (ratelimit_priv_async_alive(link))
-                return link;
-            ratelimit_priv_async_lose(link, "the server closed the connection",
-                                      RATELIMIT_PRIV_ASYNC_NOBODY, 0, false);
-            break;
-        }
-    return ratelimit_priv_async_dial(a, node);
-}
-
-/* Sends f on its way: where its key is now. */
-static void ratelimit_priv_async_dispatch(ratelimit_redis_async *a, ratelimit_priv_async_flight *f)
-{
-    ratelimit_priv_redis_node *node = ratelimit_priv_redis_pick(&f->call);
-    ratelimit_priv_async_link *link;
-    f->call.node = node;
-    if (ratelimit_priv_redis_is_down(node)) {
-        ratelimit_priv_redis_say(a->r, "%s (left alone for a while)", node->why);
-        ratelimit_priv_async_fail(a, f);
-        return;
-    }
-    if (node->refuses_until) { /* the cluster is down: one at a time asks whether it still is */
-        uint64_t now = ratelimit_clock_ns();
-        if (node->refuses_until > now) {
-            f->call.cool = true;
-            ratelimit_priv_async_rest(a, f);
-            return;
-        }
-        node->refuses_until = now + 16 * RATELIMIT_MILLISECOND;
-    }
-    f->probe = node->probing = node->down;
-    link = ratelimit_priv_async_link_to(a, node);
-    if (!link) {
-        ratelimit_priv_async_fail(a, f);
-        return;
-    }
-    f->link = link;
-    ratelimit_priv_async_push(&link->waiting, f);
-    ratelimit_priv_async_wake(link);
-}
-
-/* ---- writing ---- */
-
-/* Writing failed: nothing more is written, and link ends when the loop finds it readable. */
-static void ratelimit_priv_async_break(ratelimit_priv_async_link *link, const char *why)
-{
-    link->broken = why;
-    link->stuck = 0;
-    (void)shutdown(link->ac->c.fd, SHUT_RDWR);
-}
-
-#    if defined(RATELIMIT_REDIS_TLS)
-static const redisContextFuncs *ratelimit_priv_async_funcs(const redisContext *c)
-{
-    const redisAsyncContext *ac = (const redisAsyncContext *)(const void *)c; /* it begins with c */
-    return ((const ratelimit_priv_async_link *)ac->data)->funcs;
-}
-
-/* hiredis reads when the loop says so, and in TLS that may write: it does so through these. */
-static ssize_t ratelimit_priv_async_tls_read(redisContext *c, char *buf, size_t bytes)
-{
-    ratelimit_priv_redis_pipe pipe;
-    ssize_t n;
-    ERR_clear_error();
-    ratelimit_priv_redis_hold(&pipe);
-    n = ratelimit_priv_async_funcs(c)->read(c, buf, bytes);
-    ratelimit_priv_redis_let(&pipe, true);
-    return n;
-}
-
-static ssize_t ratelimit_priv_async_tls_write(redisContext *c)
-{
-    ratelimit_priv_redis_pipe pipe;
-    ssize_t n;
-    ERR_clear_error();
-    ratelimit_priv_redis_hold(&pipe);
-    n = ratelimit_priv_async_funcs(c)->write(c);
-    ratelimit_priv_redis_let(&pipe, n < 0);
-    return n;
-}
-
-/* Begins TLS on a new connection; its handshake is done by the first reads and writes. */
-static bool ratelimit_priv_async_tls(ratelimit_priv_async_link *link)
-{
-    redisContext *c = &link->ac->c;
-    if (!ratelimit_priv_redis_tls_begin(link->a->r, c, link->node->host))
-        return false;
-    link->funcs = c->funcs;
-    link->held = *c->funcs;
-    link->held.read = ratelimit_priv_async_tls_read;
-    link->held.write = ratelimit_priv_async_tls_write;
-    c->funcs = &link->held;
-    return true;
-}
-#    endif
-
-/* Writes what hiredis has. */
-static void ratelimit_priv_async_flush(ratelimit_priv_async_link *link)
-{
-    ratelimit_priv_redis_pipe pipe;
-    bool good;
-    int done = 0;
-    if (link->broken)
-        return;
-    ratelimit_priv_redis_hold(&pipe);
-    good = redisBufferWrite(&link->ac->c, &done) == REDIS_OK ||
-           !link->ac->c.err; /* so hiredis 1.0 says that the socket is full */
-    ratelimit_priv_redis_let(&pipe, !good);
-    if (good)
-        link->stuck = done ? 0 : ratelimit_clock_ns() + RATELIMIT_MILLISECOND;
-    else
-        ratelimit_priv_async_break(link, ratelimit_priv_redis_broken(&link->ac->c));
-}
-
-static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, void *privdata);
-
-/* Hands hiredis the command in a->text. */
-static bool ratelimit_priv_async_append(ratelimit_priv_async_link *link)
-{
-    ratelimit_priv_redis_conn *text = &link->a->text;
-    bool good =
-        !text->no_memory && redisAsyncFormattedCommand(link->ac, ratelimit_priv_async_on_reply,
-                                                       NULL, text->out, text->out_len) == REDIS_OK;
-    text->out_len = 0;
-    text->no_memory = false;
-    return good;
-}
-
-static void ratelimit_priv_async_login(ratelimit_priv_async_link *link)
-{
-    const ratelimit_redis *r = link->a->r;
-    bool good = true;
-    int step;
-    link->state = RATELIMIT_PRIV_ASYNC_LOGIN;
-#    if defined(RATELIMIT_REDIS_TLS)
-    if (r->tls && !ratelimit_priv_async_tls(link)) {
-        ratelimit_priv_async_break(link, ratelimit_priv_redis_tls_why());
-        return;
-    }
-#    endif
-    for (step = 0; step < 3; step++) /* hiredis has to be told of each reply */
-        if (ratelimit_priv_redis_put_login(r, &link->a->text, step)) {
-            link->login++;
-            good = ratelimit_priv_async_append(link) && good;
-        }
-    if (!link->login)
-        link->state = RATELIMIT_PRIV_ASYNC_READY;
-    if (!good)
-        link->until = 0; /* out of memory: tick ends it */
-}
-
-/* Asks for the cluster's map, at most every 100 ms. */
-static void ratelimit_priv_async_ask_map(ratelimit_priv_async_link *link)
-{
-    ratelimit_redis_async *a = link->a;
-    uint64_t now = ratelimit_clock_ns();
-    if (!a->map_wanted || a->mapping ||
-        now - a->r->map_at < (a->r->mapped ? 100 : 20) * RATELIMIT_MILLISECOND)
-        return;
-    ratelimit_priv_redis_put_size(&a->text, '*', 2);
-    ratelimit_priv_redis_put_text(&a->text, "CLUSTER");
-    ratelimit_priv_redis_put_text(&a->text, "SLOTS");
-    if (!ratelimit_priv_async_append(link))
-        return;
-    a->r->map_at = now;
-    a->mapping = true;
-    a->map_wanted = false;
-    link->map.at_ns = now;
-    ratelimit_priv_async_push(&link->sent, &link->map);
-}
-
-/* Builds the next command of those that wait on link, for one flight, or for several that merge.
- * How many. */
-static size_t ratelimit_priv_async_build(ratelimit_priv_async_link *link)
-{
-    ratelimit_priv_redis_conn *text = &link->a->text;
-    ratelimit_priv_async_flight *f = link->waiting.first;
-    ratelimit_priv_redis_call *some[RATELIMIT_PRIV_REDIS_MERGED];
-    size_t n = 0;
-    for (; f && n < RATELIMIT_PRIV_REDIS_MERGED; f = f->next) {
-        if (!ratelimit_priv_redis_merges(&f->call, n ? some[0] : NULL))
-            break;
-        some[n++] = &f->call;
-    }
-    if (n > 1) {
-        ratelimit_priv_redis_build_many(some, n, text);
-        return n;
-    }
-    f = link->waiting.first;
-    f->call.build(&f->call, text);
-    f->skip = f->call.asking;
-    /* Two commands, two replies: hiredis has to be told of each. */
-    if (f->skip && !text->no_memory &&
-        redisAsyncFormattedCommand(link->ac, ratelimit_priv_async_on_reply, NULL,
-                                   "*1\r\n$6\r\nASKING\r\n", 16) != REDIS_OK)
-        text->no_memory = true;
-    return 1;
-}
-
-/* Sends what waits on link. Not from here: answers, or the end of link. */
-static void ratelimit_priv_async_pump(ratelimit_priv_async_link *link)
-{
-    ratelimit_redis_async *a = link->a;
-    uint64_t now = ratelimit_clock_ns();
-    if (link->state == RATELIMIT_PRIV_ASYNC_DIALED)
-        ratelimit_priv_async_login(link);
-    if (link->state == RATELIMIT_PRIV_ASYNC_READY && !link->broken) {
-        ratelimit_priv_async_ask_map(link);
-        while (link->waiting.first) {
-            size_t i, n = ratelimit_priv_async_build(link);
-            bool good = ratelimit_priv_async_append(link);
-            if (!good)
-                ratelimit_priv_redis_say(a->r, "out of memory");
-            for (i = 0; i < n; i++) {
-                ratelimit_priv_async_flight *f = link->waiting.first;
-                ratelimit_priv_async_pull(f);
-                f->call.many = i ? 0 : (uint32_t)n;
-                f->at_ns = now;
-                if (good)
-                    ratelimit_priv_async_push(&link->sent, f);
-                else
-                    ratelimit_priv_async_fail(a, f);
-            }
-        }
-    }
-    ratelimit_priv_async_flush(link);
-}
-
-/* ---- reading ---- */
-
-/* The map came, or did not. */
-static void ratelimit_priv_async_on_map(ratelimit_priv_async_link *link, const redisReply *reply)
-{
-    ratelimit_redis_async *a = link->a;
-    ratelimit_priv_async_link *other, *next;
-    a->mapping = false;
-    if (reply->type != REDIS_REPLY_ARRAY || !reply->elements)
-        return;
-    ratelimit_priv_redis_map_all(a->r, reply, link->node->host);
-    for (other = a->links; other; other = next) {
-        next = other->next;
-        if (other != link && !other->node->known && !other->sent.first && !other->waiting.first)
-            ratelimit_priv_async_lose(other, "it left the cluster", RATELIMIT_PRIV_ASYNC_NOBODY, 0,
-                                      false);
-    }
-}
-
-/* A reply to f came on link. */
-static void ratelimit_priv_async_on_answer(ratelimit_priv_async_link *link,
-                                           ratelimit_priv_async_flight *f, const redisReply *reply)
-{
-    ratelimit_redis_async *a = link->a;
-    ratelimit_priv_redis_node *node = link->node;
-    ratelimit_priv_redis_call *call = &f->call;
-    ratelimit_priv_redis_advice advice = {false, false, NULL};
-    if (f->probe)
-        node->probing = f->probe = false;
-    ratelimit_priv_redis_heard(node);
-    if (reply->type == REDIS_REPLY_ERROR) {
-        ratelimit_priv_redis_error_reply(call, reply->str, &advice);
-        if (a->r->cluster && !call->eval)
-            ratelimit_priv_async_want_map(a);
-        if (call->cool && !call->done)
-            node->refuses_until = ratelimit_clock_ns() + 16 * RATELIMIT_MILLISECOND;
-    } else {
-        call->eval = call->asking = call->pause = false;
-        call->done = call->answer(call, reply) || call->failed;
-        advice.wait = call->pause;
-        node->refuses_until = 0;
-    }
-    if (advice.cool)
-        ratelimit_priv_redis_down(a->r, node, advice.cool);
-    link->retired = link->retired || advice.renew;
-    if (call->done)
-        ratelimit_priv_async_settle(a, f);
-    else if (advice.wait)
-        ratelimit_priv_async_rest(a, f);
-    else
-        ratelimit_priv_async_dispatch(a, f);
-}
-
-/* A reply to the login came. */
-static void ratelimit_priv_async_on_login(ratelimit_priv_async_link *link, const redisReply *reply)
-{
-    char words[sizeof link->node->why];
-    const char *why =
-        ratelimit_priv_redis_login_reply(link->a->r, reply, link->login, words, sizeof words);
-    if (why) {
-        ratelimit_priv_async_lose(link, why, RATELIMIT_PRIV_ASYNC_NODE, ratelimit_clock_ns(),
-                                  false);
-        return;
-    }
-    if (--link->login == 0) {
-        link->state = RATELIMIT_PRIV_ASYNC_READY;
-        ratelimit_priv_async_wake(link);
-    }
-}
-
-static bool ratelimit_priv_async_has(const ratelimit_redis_async *a,
-                                     const ratelimit_priv_async_link *link)
-{
-    const ratelimit_priv_async_link *at = a->links;
-    while (at && at != link)
-        at = at->next;
-    return at != NULL;
-}
-
-static void ratelimit_priv_async_on_reply(redisAsyncContext *ac, void *reply, void *privdata)
-{
-    ratelimit_priv_async_link *link = (ratelimit_priv_async_link *)ac->data;
-    ratelimit_redis_async *a = link ? link->a : NULL;
-    ratelimit_priv_async_flight *f;
-    size_t i, n;
-    (void)privdata;
-    if (!a)
-        return;
-    ratelimit_priv_async_enter(a);
-    f = link->sent.first;
-    if (reply) {
-        link->heard++;
-        link->heard_ns = ratelimit_clock_ns();
-    }
-    if (!reply) { /* hiredis is about to free ac */
-        ratelimit_priv_async_lose(link, ratelimit_priv_async_why(link),
-                                  link->heard ? RATELIMIT_PRIV_ASYNC_NOBODY
-                                              : RATELIMIT_PRIV_ASYNC_MAYBE,
-                                  link->since_ns, true);
-    } else if (link->state != RATELIMIT_PRIV_ASYNC_READY) {
-        ratelimit_priv_async_on_login(link, (const redisReply *)reply);
-    } else if (f && f->skip) {
-        f->skip = false;
-    } else if (f) {
-        if (link->stuck)
-            ratelimit_priv_async_flush(link);
-        n = f->job ? f->call.many : 1;
-        for (i = 0; i < n; i++) {
-            f = link->sent.first;
-            ratelimit_priv_async_pull(f);
-            if (f->job)
-                ratelimit_priv_async_on_answer(
-                    link, f, ratelimit_priv_redis_part((const redisReply *)reply, n == 1, i));
-            else
-                ratelimit_priv_async_on_map(link, (const redisReply *)reply);
-            if (!ratelimit_priv_async_has(a, link)) { /* it was found closed */
-                ratelimit_priv_async_leave(a);
-                return;
-            }
-        }
-        if (link->waiting.first)
-            ratelimit_priv_async_wake(link);
-        if (link->retired && !link->sent.first)
-            ratelimit_priv_async_lose(link, "the server is a replica", RATELIMIT_PRIV_ASYNC_NOBODY,
-                                      0, false);
-    }
-    ratelimit_priv_async_leave(a);
-}
-
-/* ---- tick ---- */
-
-/* What came in time is read before anything is ended: it may be the caller who is late. */
-static void ratelimit_priv_async_catch_up(ratelimit_redis_async *a, uint64_t now)
-{
-    ratelimit_priv_async_link *link = a->links;
-    while (link) {
-        const ratelimit_priv_async_flight *f = link->sent.first;
-        uint64_t heard = link->heard, lost = a->lost;
-        if (!f || !f->job || f->job->deadline > now) {
-            link = link->next;
-            continue;
-        }
-        redisAsyncHandleRead(link->ac);
-        if (a->lost != lost)
-            link = a->links;
-        else if (link->heard == heard)
-            link = link->next;
-    }
-}
-
-/* Its time is over. */
-static void ratelimit_priv_async_expire(ratelimit_redis_async *a, ratelimit_priv_async_job *job,
-                                        uint64_t now)
-{
-    size_t i;
-    for (i = 0; i < job->flights; i++) {
-        ratelimit_priv_async_flight *f = &job->flight[i];
-        if (f->call.done)
-            continue;
-        if (f->list == &a->resting || f->list == &f->link->waiting) {
-            ratelimit_priv_redis_say(a->r, "no answer in time%s",
-                                     f->list == &a->resting ? ratelimit_priv_redis_held_up(&f->call)
-                                                            : "");
-            if (f->list == &a->resting && f->call.cool)
-                ratelimit_priv_redis_down(a->r, f->call.node, "the cluster is down");
-            ratelimit_priv_async_pull(f);
-            ratelimit_priv_async_fail(a, f);
-        } else {
-            ratelimit_priv_async_lose(f->link, ratelimit_priv_redis_late,
-                                      now - f->at_ns >= a->r->timeout_ns / 2
-                                          ? RATELIMIT_PRIV_ASYNC_MAYBE
-                                          : RATELIMIT_PRIV_ASYNC_NOBODY,
-                                      f->at_ns, false);
-        }
-    }
-}
-
-/* Those whose rest is over try again; the others stay, in their order. */
-static void ratelimit_priv_async_retry(ratelimit_redis_async *a, uint64_t now_ns)
-{
-    ratelimit_priv_async_list all = a->resting;
-    ratelimit_priv_async_flight *f;
-    if (!all.first || a->rest_ns > now_ns)
-        return;
-    a->resting.first = a->resting.last = NULL;
-    while ((f = all.first) != NULL) {
-        all.first = f->next;
-        f->list = NULL;
-        if (f->at_ns <= now_ns) {
-            f->next = NULL;
-            ratelimit_priv_async_dispatch(a, f);
-            continue;
-        }
-        if (!a->resting.first || f->at_ns < a->rest_ns)
-            a->rest_ns = f->at_ns;
-        ratelimit_priv_async_push(&a->resting, f);
-    }
 }
 
 RATELIMIT_API void ratelimit_redis_async_tick(ratelimit_redis_async *a, uint64_t now_ns)
 {
-    ratelimit_priv_async_link *link, *next;
     if (!a || a->closed)
         return;
     a->timer_at = 0;
     if (a->depth)
         return;
-    ratelimit_priv_async_enter(a);
-    for (link = a->links; link; link = next) {
-        uint64_t lost = a->lost;
-        next = link->next;
-        if (link->stuck && link->stuck <= now_ns)
-            ratelimit_priv_async_flush(link);
-        if (link->state < RATELIMIT_PRIV_ASYNC_READY && link->until <= now_ns)
-            ratelimit_priv_async_lose(link, "no connection in time", RATELIMIT_PRIV_ASYNC_NODE,
-                                      link->since_ns, false);
-        else if (link->map.list && link->map.at_ns + a->r->timeout_ns <= now_ns)
-            ratelimit_priv_async_lose(link, "no map of the cluster in time",
-                                      RATELIMIT_PRIV_ASYNC_MAYBE, link->map.at_ns, false);
-        if (a->lost != lost)
-            next = a->links;
-    }
-    ratelimit_priv_async_retry(a, now_ns);
-    if (a->first && a->first->deadline <= now_ns)
-        ratelimit_priv_async_catch_up(a, now_ns);
-    while (a->first && a->first->deadline <= now_ns)
-        ratelimit_priv_async_expire(a, a->first, now_ns);
+    a->depth++;
+    ratelimit_priv_redis_overdue(&a->e, now_ns);
+    ratelimit_priv_redis_retry(&a->e, now_ns);
+    if ((a->first && a->first->deadline <= now_ns) ||
+        (!a->e.map.done && a->e.map.deadline <= now_ns))
+        ratelimit_priv_redis_expire(&a->e, now_ns);
     ratelimit_priv_async_leave(a);
 }
-
-/* ---- the rest of the interface ---- */
 
 RATELIMIT_API ratelimit_redis_async *
 ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelimit_redis_loop *loop,
@@ -6058,7 +5975,7 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     ratelimit_status spare, *status = status_or_null ? status_or_null : &spare;
     ratelimit_redis_async *a;
     *status = RATELIMIT_BAD_ARGUMENT;
-    if (!loop || !loop->attach || (loop->tier && !loop->tier->table) ||
+    if (!loop || !loop->watch || (loop->tier && !loop->tier->table) ||
         (loop->limiter && !ratelimit_priv_has_policy(loop->limiter)))
         return NULL;
     *status = RATELIMIT_NO_MEMORY;
@@ -6068,16 +5985,19 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     a->loop = *loop;
     if (!a->loop.max_requests)
         a->loop.max_requests = 10000;
-    a->r = ratelimit_redis_open(options, status);
+    a->r = a->e.r = ratelimit_redis_open(options, status);
     if (!a->r) {
         free(a);
         return NULL;
     }
-    a->map_wanted = a->r->cluster;
+    a->r->pool_size = UINT32_MAX; /* it has one connection to each node, and shares none */
+    a->e.map.done = true;
+    a->e.settled = ratelimit_priv_async_settled;
+    a->e.watch = ratelimit_priv_async_watch;
     return a;
 }
 
-/* Begins job: its flights go out; what is settled already waits for tick. */
+/* Begins job: its calls go out; what is settled already waits for tick. */
 static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
     ratelimit_redis *r = a->r;
@@ -6100,20 +6020,21 @@ static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_
         ratelimit_priv_redis_prepare(&job->entry[i], req, &job->res[i]);
     }
     job->left = 1; /* so that it stays until all are out */
-    for (i = 0; i < job->flights; i++) {
-        ratelimit_priv_async_flight *f = &job->flight[i];
-        f->job = job;
-        f->call.done = true;
+    for (i = 0; i < job->calls; i++) {
+        ratelimit_priv_redis_call *call = &job->call[i];
         if ((job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE) ||
-            !ratelimit_priv_redis_start(r, &job->ask[i], &f->call, &job->entry[i],
-                                        job->count / job->flights, all, now_ns))
+            !ratelimit_priv_redis_start(r, &job->ask[i], call, &job->entry[i],
+                                        job->count / job->calls, all, now_ns))
             continue;
+        call->job = job;
+        call->deadline = job->deadline;
         job->left++;
+        a->e.left++;
         if (beyond) {
             ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
-            ratelimit_priv_async_fail(a, f);
+            ratelimit_priv_redis_fail(&a->e, call);
         } else {
-            ratelimit_priv_async_dispatch(a, f);
+            ratelimit_priv_redis_dispatch(&a->e, call);
         }
     }
     if (--job->left == 0)
@@ -6149,6 +6070,8 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
         a->first = job;
     a->last = job;
     ratelimit_priv_async_begin(a, job);
+    if (!a->depth)
+        ratelimit_priv_redis_free_dead(&a->e);
     ratelimit_priv_async_arm(a);
     return RATELIMIT_OK;
 }
@@ -6195,14 +6118,10 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a)
     size_t i;
     if (!a || a->closed)
         return;
+    a->depth++;
+    while (a->e.conns)
+        ratelimit_priv_redis_bury(a->e.conns);
     a->closed = true;
-    ratelimit_priv_async_enter(a);
-    while (a->links) {
-        ratelimit_priv_async_link *link = a->links;
-        ratelimit_priv_async_cut(link);
-        redisAsyncFree(link->ac);
-        free(link);
-    }
     while (a->first) {
         ratelimit_priv_async_job *job = a->first;
         for (i = 0; i < job->count; i++)

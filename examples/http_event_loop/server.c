@@ -29,11 +29,6 @@
 #define RATELIMIT_REDIS_IMPLEMENTATION
 #include "ratelimit_redis.h"
 
-#if !defined(hi_calloc) && HIREDIS_MAJOR == 0
-#  define hi_calloc calloc /* the adapter in Debian's hiredis 0.14.1 is of a newer version */
-#endif
-#include <hiredis/adapters/libevent.h>
-
 #include <event2/buffer.h>
 #include <event2/http.h>
 #include <event2/listener.h>
@@ -165,9 +160,27 @@ static void static_text(struct evhttp_request *req, void *self)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static int attach(void *self, redisAsyncContext *context)
+static void redis_ready(evutil_socket_t fd, short events, void *self)
 {
-    return redisLibeventAttach(context, (struct event_base *)self);
+    (void)self;
+    ratelimit_redis_async_ready(redis, fd,
+                                (events & EV_READ ? RATELIMIT_REDIS_READ : 0u) |
+                                    (events & EV_WRITE ? RATELIMIT_REDIS_WRITE : 0u));
+}
+
+/* An event for each socket that the limiter has open; another one when it waits for other things. */
+static int watch(void *self, int fd, unsigned events, void **yours)
+{
+    short what = EV_PERSIST;
+    if (*yours)
+        event_free((struct event *)*yours);
+    *yours = NULL;
+    if (!events)
+        return 0;
+    what |= (short)(events & RATELIMIT_REDIS_READ ? EV_READ : 0);
+    what |= (short)(events & RATELIMIT_REDIS_WRITE ? EV_WRITE : 0);
+    *yours = event_new((struct event_base *)self, fd, what, redis_ready, NULL);
+    return *yours ? event_add((struct event *)*yours, NULL) : -1;
 }
 
 static void start_timer(void *self, uint64_t after_ns)
@@ -290,7 +303,7 @@ static void open_redis(const options *o)
     to.host = o->host;
     to.port = (int)o->redis_port;
     to.timeout_ms = to.connect_timeout_ms = o->timeout_ms;
-    loop.attach = attach;
+    loop.watch = watch;
     loop.timer = start_timer;
     loop.self = base;
     loop.max_requests = o->max_requests;

@@ -131,30 +131,29 @@ static void flight_check(flying *f, const redisReply *reply)
 /* `count` commands, `most` at once: as soon as `some` are answered, as many more are sent. */
 static void fly(size_t count, size_t most, size_t some)
 {
-    uint64_t deadline = ratelimit_clock_ns() + 20 * RATELIMIT_SECOND;
-    bool none;
-    ratelimit_priv_redis_conn *conn = ratelimit_priv_redis_checkout(
-        redis, redis->nodes, deadline, RATELIMIT_PRIV_REDIS_ANY, &none);
+    static redisContext *c;
+    static ratelimit_priv_redis_conn conn; /* only what is built in it */
     size_t sent = 0, answered = 0;
-    const char *why;
-    if (conn == NULL)
+    if (c == NULL)
+        c = redisConnect("127.0.0.1", server_port());
+    if (c == NULL || c->err)
         exit(1);
     while (answered < count) {
         if (sent < count && sent - answered <= most - some) {
             while (sent < count && sent - answered < most)
-                flight_put(conn, &flights[sent++ % FLIGHT]);
-            if (!ratelimit_priv_redis_write(conn, deadline))
+                flight_put(&conn, &flights[sent++ % FLIGHT]);
+            if (redisAppendFormattedCommand(c, conn.out, conn.out_len) != REDIS_OK)
                 exit(1);
+            conn.out_len = 0;
         }
         do {
-            redisReply *reply = ratelimit_priv_redis_read(conn, deadline, &why);
-            if (reply == NULL)
+            void *reply = NULL;
+            if (redisGetReply(c, &reply) != REDIS_OK)
                 exit(1);
-            flight_check(&flights[answered++ % FLIGHT], reply);
+            flight_check(&flights[answered++ % FLIGHT], (const redisReply *)reply);
             freeReplyObject(reply);
         } while (answered < count && (sent - answered > most - some || sent == count));
     }
-    ratelimit_priv_redis_release(redis, conn, true);
 }
 
 static void flight(const ratelimit_limit *limit, char (*from)[16], size_t batch, bool allowed)
@@ -245,32 +244,15 @@ static void one_at_a_time(void)
 /* ---- as on an event loop: 64 calls under way, each answer makes another ---------------------- */
 
 static ratelimit_redis_async *async;
-static redisAsyncContext *async_context;
-static bool async_writes;
+static int async_fd;
+static unsigned async_events;
 static size_t async_left;
 
-static void nothing_to_do(void *self)
+static int async_watch(void *self, int fd, unsigned events, void **yours)
 {
-    (void)self;
-}
-static void add_write(void *self)
-{
-    (void)self;
-    async_writes = true;
-}
-static void del_write(void *self)
-{
-    (void)self;
-    async_writes = false;
-}
-
-static int async_attach(void *self, redisAsyncContext *context)
-{
-    context->ev.data = self;
-    context->ev.addRead = context->ev.delRead = context->ev.cleanup = nothing_to_do;
-    context->ev.addWrite = add_write;
-    context->ev.delWrite = del_write;
-    async_context = context;
+    (void)self, (void)yours;
+    async_fd = fd;
+    async_events = events;
     return 0;
 }
 
@@ -301,14 +283,14 @@ static void async_64(void)
         async_take();
     while (ratelimit_redis_async_under_way(async)) {
         struct pollfd p;
-        p.fd = async_context->c.fd;
-        p.events = (short)(POLLIN | (async_writes ? POLLOUT : 0));
+        p.fd = async_fd;
+        p.events = (short)((async_events & RATELIMIT_REDIS_READ ? POLLIN : 0) |
+                           (async_events & RATELIMIT_REDIS_WRITE ? POLLOUT : 0));
         if (poll(&p, 1, 1000) != 1)
             exit(1);
-        if (p.revents & POLLIN)
-            redisAsyncHandleRead(async_context);
-        if (p.revents & POLLOUT)
-            redisAsyncHandleWrite(async_context);
+        ratelimit_redis_async_ready(async, async_fd,
+                                    (p.revents & POLLIN ? RATELIMIT_REDIS_READ : 0u) |
+                                        (p.revents & POLLOUT ? RATELIMIT_REDIS_WRITE : 0u));
     }
 }
 
@@ -317,7 +299,7 @@ static void async_prepare(void)
     ratelimit_redis_options options = server_options();
     ratelimit_redis_loop loop;
     memset(&loop, 0, sizeof loop);
-    loop.attach = async_attach;
+    loop.watch = async_watch;
     options.timeout_ms = 5000;
     async = ratelimit_redis_async_open(&options, &loop, NULL);
     if (async == NULL)

@@ -17,37 +17,12 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 
-/* The adapters of hiredis are not written for our warnings. */
-#if defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wpedantic"
-#  pragma GCC diagnostic ignored "-Wconversion"
-#  pragma GCC diagnostic ignored "-Wsign-conversion"
-#  pragma GCC diagnostic ignored "-Wshadow"
-#  pragma GCC diagnostic ignored "-Wundef"
-#  pragma GCC diagnostic ignored "-Wcast-qual"
-#  pragma GCC diagnostic ignored "-Wstrict-prototypes"
-#  pragma GCC diagnostic ignored "-Wstrict-aliasing"
-#  pragma GCC diagnostic ignored "-Wunused-function"
-#endif
-#if !defined(hi_malloc) && HIREDIS_MAJOR == 0
-#  define hi_malloc malloc /* Debian's adapters of 0.14.1 were taken from a newer version */
-#  define hi_calloc calloc
-#endif
 #if defined(LOOP_LIBEV)
-#  include <hiredis/adapters/libev.h>
+#  include <ev.h>
 #elif defined(LOOP_LIBUV)
 #  include <uv.h>
-#  if HIREDIS_MAJOR == 0 /* its adapter ignores what libuv says of a broken connection */
-static void heard(uv_poll_t *handle, int status, int events);
-#    define uv_poll_start(handle, events, adapters) (uv_poll_start)(handle, events, heard)
-#  endif
-#  include <hiredis/adapters/libuv.h>
 #else
-#  include <hiredis/adapters/libevent.h>
-#endif
-#if defined(__GNUC__)
-#  pragma GCC diagnostic pop
+#  include <event2/event.h>
 #endif
 
 static const ratelimit_limit hourly = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 100, 1);
@@ -78,9 +53,42 @@ static void fired(struct ev_loop *base, ev_timer *timer, int events)
     ratelimit_redis_async_tick(w->a, ratelimit_clock_ns());
 }
 
-static int attach(void *self, redisAsyncContext *context)
+/* One watcher for each socket, which the loop frees. */
+typedef struct watcher {
+    ev_io io;
+    world *w;
+} watcher;
+
+static void readied(struct ev_loop *base, ev_io *io, int events)
 {
-    return redisLibevAttach(((world *)self)->base, context);
+    (void)base;
+    ratelimit_redis_async_ready(((watcher *)io->data)->w->a, io->fd,
+                                (events & EV_READ ? RATELIMIT_REDIS_READ : 0u) |
+                                    (events & EV_WRITE ? RATELIMIT_REDIS_WRITE : 0u));
+}
+
+static int watch(void *self, int fd, unsigned events, void **yours)
+{
+    world *w = (world *)self;
+    watcher *of = (watcher *)*yours;
+    if (of == NULL) {
+        of = calloc(1, sizeof *of);
+        ev_init(&of->io, readied);
+        of->io.data = of;
+        of->w = w;
+        *yours = of;
+    }
+    ev_io_stop(w->base, &of->io);
+    if (events) {
+        ev_io_set(&of->io, fd,
+                  (events & RATELIMIT_REDIS_READ ? EV_READ : 0) |
+                      (events & RATELIMIT_REDIS_WRITE ? EV_WRITE : 0));
+        ev_io_start(w->base, &of->io);
+        return 0;
+    }
+    free(of);
+    *yours = NULL;
+    return 0;
 }
 
 static void set_timer(void *self, uint64_t after_ns)
@@ -117,21 +125,47 @@ static void end_loop(world *w)
     ev_loop_destroy(w->base);
 }
 #elif defined(LOOP_LIBUV)
-#  if HIREDIS_MAJOR == 0
-static void heard(uv_poll_t *handle, int status, int events)
-{
-    redisLibuvPoll(handle, 0, status ? ((redisLibuvEvents *)handle->data)->events : events);
-}
-#  endif
-
 static void fired(uv_timer_t *timer)
 {
     ratelimit_redis_async_tick(((world *)timer->data)->a, ratelimit_clock_ns());
 }
 
-static int attach(void *self, redisAsyncContext *context)
+/* Its handles are freed by its loop. */
+static void freed(uv_handle_t *handle)
 {
-    return redisLibuvAttach(context, &((world *)self)->base);
+    free(handle);
+}
+
+static void readied(uv_poll_t *handle, int status, int events)
+{
+    uv_os_fd_t fd;
+    uv_fileno((uv_handle_t *)handle, &fd);
+    ratelimit_redis_async_ready(((world *)handle->data)->a, fd,
+                                status ? RATELIMIT_REDIS_READ
+                                       : (events & UV_READABLE ? RATELIMIT_REDIS_READ : 0u) |
+                                             (events & UV_WRITABLE ? RATELIMIT_REDIS_WRITE : 0u));
+}
+
+static int watch(void *self, int fd, unsigned events, void **yours)
+{
+    world *w = (world *)self;
+    uv_poll_t *handle = (uv_poll_t *)*yours;
+    if (!events) {
+        uv_poll_stop(handle);
+        uv_close((uv_handle_t *)handle, freed);
+        *yours = NULL;
+        return 0;
+    }
+    if (handle == NULL) {
+        handle = calloc(1, sizeof *handle);
+        uv_poll_init(&w->base, handle, fd);
+        handle->data = w;
+        *yours = handle;
+    }
+    return uv_poll_start(handle,
+                         (events & RATELIMIT_REDIS_READ ? UV_READABLE : 0) |
+                             (events & RATELIMIT_REDIS_WRITE ? UV_WRITABLE : 0),
+                         readied);
 }
 
 static void set_timer(void *self, uint64_t after_ns)
@@ -187,9 +221,27 @@ static void fired(evutil_socket_t fd, short events, void *self)
     ratelimit_redis_async_tick(((world *)self)->a, ratelimit_clock_ns());
 }
 
-static int attach(void *self, redisAsyncContext *context)
+static void readied(evutil_socket_t fd, short events, void *self)
 {
-    return redisLibeventAttach(context, ((world *)self)->base);
+    ratelimit_redis_async_ready(((world *)self)->a, fd,
+                                (events & EV_READ ? RATELIMIT_REDIS_READ : 0u) |
+                                    (events & EV_WRITE ? RATELIMIT_REDIS_WRITE : 0u));
+}
+
+static int watch(void *self, int fd, unsigned events, void **yours)
+{
+    world *w = (world *)self;
+    if (*yours)
+        event_free((struct event *)*yours);
+    *yours = NULL;
+    if (events) {
+        *yours = event_new(w->base, fd,
+                           (short)(EV_PERSIST | (events & RATELIMIT_REDIS_READ ? EV_READ : 0) |
+                                   (events & RATELIMIT_REDIS_WRITE ? EV_WRITE : 0)),
+                           readied, w);
+        return event_add((struct event *)*yours, NULL);
+    }
+    return 0;
 }
 
 static void set_timer(void *self, uint64_t after_ns)
@@ -244,7 +296,7 @@ static void begin_with(world *w, const ratelimit_redis_options *options, uint32_
     memset(w, 0, sizeof *w);
     memset(&loop, 0, sizeof loop);
     begin_loop(w);
-    loop.attach = attach;
+    loop.watch = watch;
     loop.timer = set_timer;
     loop.self = w;
     loop.max_requests = max_requests;
@@ -937,7 +989,7 @@ static void shadow_mode_hook_and_counters_of_a_limiter_apply(void)
     CHECK_U64(counts.shadow_refused, 1);
     end(&w);
     memset(&loop, 0, sizeof loop);
-    loop.attach = attach;
+    loop.watch = watch;
     loop.limiter = &l;
     l.on_failure = RATELIMIT_FAIL_LOCAL;
     CHECK(ratelimit_redis_async_open(NULL, &loop, &status) == NULL);
@@ -1211,10 +1263,13 @@ static void a_cluster_that_is_down_is_not_asked_by_each_request(void)
     static char keys[MANY][12];
     ratelimit_redis_options options = server_options();
     uint64_t start = ratelimit_clock_ns();
+    char map[100];
     world w;
     fake f;
     int i;
     fake_open(&f);
+    snprintf(map, sizeof map, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n",
+             f.port);
     options.port = f.port;
     options.cluster = true;
     options.timeout_ms = 300;
@@ -1225,11 +1280,11 @@ static void a_cluster_that_is_down_is_not_asked_by_each_request(void)
     }
     while (ratelimit_redis_async_under_way(w.a) && server_ms_since(start) < 3000) {
         turn_now(&w);
-        fake_say(&f, "-CLUSTERDOWN The cluster is down\r\n");
+        fake_say(&f, f.commands ? "-CLUSTERDOWN The cluster is down\r\n" : map);
     }
     for (i = 0; i < MANY; i++)
         CHECK(to[i].calls == 1 && to[i].res[0].status == RATELIMIT_STORE_FAILED);
-    CHECK(f.commands >= MANY && f.commands < 3 * MANY);
+    CHECK(f.commands >= MANY / 2 && f.commands < 3 * MANY);
     CHECK(server_ms_since(start) < 1000);
     end(&w);
     close(f.listener);
@@ -1461,7 +1516,7 @@ static void what_is_wrong_with_tls_is_said(void)
     close(f.listener);
     tls_says(f.port, "ca.crt", NULL, "nobody listens there");
     memset(&loop, 0, sizeof loop);
-    loop.attach = attach;
+    loop.watch = watch;
     options.tls = true;
     options.tls_ca = server_file("nothing.crt");
     CHECK(ratelimit_redis_async_open(&options, &loop, &status) == NULL);
@@ -1684,7 +1739,7 @@ static void next_deadline_says_when_tick_is_due(void)
     memset(&to, 0, sizeof to);
     memset(&loop, 0, sizeof loop);
     begin_loop(&w);
-    loop.attach = attach;
+    loop.watch = watch;
     loop.self = &w;
     options.timeout_ms = 5000;
     options.connect_timeout_ms = 3000;
@@ -1975,7 +2030,6 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     check_seed(20261128);
 #if defined(OVER_TLS)
-    redisInitOpenSSL();
     RUN(what_is_wrong_with_tls_is_said);
     RUN(a_server_that_does_not_speak_tls_is_said_to_be_none);
     RUN(errors_that_others_left_in_openssl_do_not_fail_us);

@@ -167,7 +167,7 @@ static void a_connection_asks_the_kernel_to_look_after_its_peer(void)
     int on = 0;
     socklen_t len = sizeof on;
     CHECK(server_take(r, "k", &hourly, 1).allowed);
-    CHECK(getsockopt(r->nodes->idle->c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, &len) == 0 && on);
+    CHECK(getsockopt(r->nodes->idle->fd, SOL_SOCKET, SO_KEEPALIVE, &on, &len) == 0 && on);
     ratelimit_redis_close(r);
 }
 
@@ -264,6 +264,12 @@ static pid_t spawn_server(const char *socket)
     return pid;
 }
 
+static void *ping_run(void *r)
+{
+    CHECK_U64(ratelimit_redis_ping((ratelimit_redis *)r), RATELIMIT_OK);
+    return NULL;
+}
+
 /* Three connections were open to a master that became a replica; the retry took another of them,
  * the node was "down", and takes failed for 500 ms. */
 static void a_demoted_master_is_left_at_once_with_three_connections_open(void)
@@ -288,14 +294,15 @@ static void a_demoted_master_is_left_at_once_with_three_connections_open(void)
     options.timeout_ms = 1000;
     r = server_open(&options);
     {
-        ratelimit_priv_redis_conn *conn[3];
-        bool none;
-        uint64_t deadline = ratelimit_clock_ns() + RATELIMIT_SECOND;
+        pthread_t thread[3];
+        kill((pid_t)server_number("REDIS_PID"), SIGSTOP);
         for (i = 0; i < 3; i++)
-            conn[i] = ratelimit_priv_redis_checkout(r, r->nodes, deadline, RATELIMIT_PRIV_REDIS_ANY,
-                                                    &none);
+            CHECK(pthread_create(&thread[i], NULL, ping_run, r) == 0);
+        for (i = 0; i < 100 && r->nodes->open < 3; i++)
+            server_sleep_ms(5);
+        kill((pid_t)server_number("REDIS_PID"), SIGCONT);
         for (i = 0; i < 3; i++)
-            ratelimit_priv_redis_release(r, conn[i], true);
+            pthread_join(thread[i], NULL);
     }
     CHECK_U64(r->nodes->open, 3);
     CHECK(server_do(server_port(), "REPLICAOF 127.0.0.1 1"));

@@ -695,7 +695,7 @@ static void a_connection_keeps_little_memory_and_is_not_inherited(void)
     store.decide(&store, &q, &res, 1, RATELIMIT_EACH);
     CHECK_U64(res.status, RATELIMIT_OK);
     CHECK(r->nodes->idle && r->nodes->idle->out_room <= 16384);
-    CHECK(fcntl(r->nodes->idle->c->fd, F_GETFD) & FD_CLOEXEC);
+    CHECK(fcntl(r->nodes->idle->fd, F_GETFD) & FD_CLOEXEC);
     CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_OK);
     ratelimit_redis_close(r);
 }

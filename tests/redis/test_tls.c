@@ -1,4 +1,4 @@
-/* test_tls.c - ratelimit_redis.h over TLS. Needs a hiredis that has it. */
+/* test_tls.c - ratelimit_redis.h over TLS. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_TLS
@@ -148,7 +148,6 @@ static void certificates_that_are_not_there_are_said_at_open(void)
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
-    redisInitOpenSSL();
     RUN(decisions_go_over_tls);
     RUN(a_server_whose_certificate_nobody_trusts_is_refused);
     RUN(a_trusted_certificate_of_another_name_is_refused);

@@ -40,13 +40,8 @@ static inline int no_lock_held(const char *call)
 #define send(fd, bytes, count, flags) (no_lock_held("send"), send(fd, bytes, count, flags))
 #define recv(fd, bytes, count, flags) (no_lock_held("recv"), recv(fd, bytes, count, flags))
 #define poll(polled, count, ms)       (no_lock_held("poll"), poll(polled, count, ms))
-#define redisBufferRead(c)            (no_lock_held("redisBufferRead"), redisBufferRead(c))
-#define redisBufferWrite(c, done)     (no_lock_held("redisBufferWrite"), redisBufferWrite(c, done))
-#define redisFree(c)                  (no_lock_held("redisFree"), redisFree(c))
-#define redisConnectNonBlock(host, port)                                                           \
-  (no_lock_held("redisConnectNonBlock"), redisConnectNonBlock(host, port))
-#define redisConnectUnixNonBlock(path)                                                             \
-  (no_lock_held("redisConnectUnixNonBlock"), redisConnectUnixNonBlock(path))
+#define connect(fd, address, len)     (no_lock_held("connect"), connect(fd, address, len))
+#define redisReaderFree(reader)       (no_lock_held("redisReaderFree"), redisReaderFree(reader))
 #define getaddrinfo(host, service, hints, found)                                                   \
   (no_lock_held("getaddrinfo"), getaddrinfo(host, service, hints, found))
 #endif
