@@ -693,6 +693,10 @@ extern "C" {
    time; all absent (take) or empty in normal use. Expiry: SET PX with the ms until full, rounded,
    and 2. Clock: TIME of the server.
 
+   take and many get the first six in one argument, the terms, because each argument costs the
+   server as much as a step of the script: most and cost as doubles (0-7, 8-15), tag (16-20), owed
+   (21-25), far as a double (26-33), and window as a double (34-41) if there is one.
+
    Lua 5.4 tells floats from integers: so numbers are printed with %.0f and replies are floored. */
 
 enum {
@@ -763,60 +767,57 @@ enum {
 static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPTS] = {
     /* take: one token bucket without a fraction. Also peek, reserve, charge.
        KEYS   the key
-       ARGV   tag, owed, most, cost, far, window; [low, high, now, nanos]
+       ARGV   terms; [low, high, now, nanos]
        reply  the debt before, ns; or {state, now} */
     "local v = redis.call('GET', KEYS[1])\n"
-    "local now, nanos, low, high\n"
-    "if ARGV[7] then\n"
-    "  low, high, now, nanos = ARGV[7] + 0, ARGV[8] + 0, tonumber(ARGV[9]), ARGV[10] + 0\n"
+    "local args, now, nanos = ARGV, nil, nil\n"
+    "if args[2] then\n"
+    "  now, nanos = tonumber(args[4]), args[5] + 0\n"
     "end\n" RATELIMIT_PRIV_LUA_NOW
-    "local a, tag, owes = 0, ARGV[1], ARGV[6] ~= ''\n"
+    "local terms = args[1]\n"
+    "local most, cost, tag = struct.unpack('<ddc5', terms)\n"
+    "local a, owes = 0, #terms > 34\n"
     "if v then\n"
     "  local last, ahead, of = struct.unpack('<ddc5', v)\n"
     "  a = ahead - (now - last) * 1000 - (nanos or 0)\n"
-    "  if of == tag then\n"
-    "    if (owes or a > ARGV[3] + 0) and a > ARGV[5] + 0 then\n"
+    "  if of ~= tag or a > most or owes then\n"
+    "    local owed, far = struct.unpack('<c5d', terms, 22)\n"
+    "    if of == tag and a > far or of ~= tag and (of ~= owed or last > now) then\n"
     "      return {v, now}\n"
     "    end\n"
-    "  elseif of ~= ARGV[2] or last > now then\n"
-    "    return {v, now}\n"
     "  end\n"
     "  if a < 0 then\n"
     "    a = 0\n"
     "  end\n"
     "end\n"
-    "if a > ARGV[3] + 0 then\n"
+    "if a > most then\n"
     "  return math.floor(a)\n"
     "end\n"
-    "local ahead = a + ARGV[4]\n"
-    "if owes and ahead > ARGV[6] + 0 then\n"
-    "  tag = ARGV[2]\n"
+    "local ahead = a + cost\n"
+    "if owes and ahead > struct.unpack('<d', terms, 35) then\n"
+    "  tag = struct.unpack('<c5', terms, 22)\n"
     "end\n"
-    "local ttl, more = ahead / 1000000 + 2, ''\n"
+    "local ttl, state = ahead / 1000000 + 2, struct.pack('<ddc5', now, ahead + (nanos or 0), tag)\n"
     "if nanos then\n"
-    "  ahead = ahead + nanos\n"
-    "  ttl = math.min(math.max(ttl, low), high)\n"
-    "  more = nanos > 0 and struct.pack('<I2', nanos) or ''\n"
+    "  ttl = math.min(math.max(ttl, args[2] + 0), args[3] + 0)\n"
+    "  state = nanos > 0 and state .. struct.pack('<I2', nanos) or state\n"
     "end\n"
-    "redis.call('SET', KEYS[1], struct.pack('<ddc5', now, ahead, tag) .. more, 'PX',\n"
-    "  string.format('%.0f', ttl))\n"
+    "redis.call('SET', KEYS[1], state, 'PX', string.format('%.0f', ttl))\n"
     "return math.floor(a)\n",
     /* many: the same for several, each for itself and in order; one that fails does not touch the
        others.
        KEYS   the keys
-       ARGV   low, high, now, nanos (may be empty); then tag, owed, most, cost, far, window: for
-              all, or for each key
+       ARGV   low, high, now, nanos (may be empty); then terms, for all or for each key
        reply  for each what take says, or its error */
     RATELIMIT_PRIV_LUA_BOUNDS
     "local get = redis.pcall\n"
-    "local tag, owed, most, cost = ARGV[5], ARGV[6], ARGV[7] + 0, ARGV[8] + 0\n"
-    "local far, window = ARGV[9] + 0, tonumber(ARGV[10])\n"
-    "local reply, j, each = {}, 5, #ARGV > 10\n"
+    "local most, cost, tag, owed, far, window\n"
+    "local reply, each = {}, #ARGV > 5\n"
     "for i, key in ipairs(KEYS) do\n"
-    "  if each then\n"
-    "    tag, owed, most, cost = ARGV[j], ARGV[j + 1], ARGV[j + 2] + 0, ARGV[j + 3] + 0\n"
-    "    far, window = ARGV[j + 4] + 0, tonumber(ARGV[j + 5])\n"
-    "    j = j + 6\n"
+    "  if each or i == 1 then\n"
+    "    local terms = ARGV[4 + i]\n"
+    "    most, cost, tag, owed, far = unpack('<ddc5c5d', terms)\n"
+    "    window = #terms > 34 and unpack('<d', terms, 35)\n"
     "  end\n"
     "  local v, a, said = get('GET', key), 0, nil\n"
     "  if v and v.err then\n"
@@ -4080,12 +4081,18 @@ static void ratelimit_priv_redis_put_tags(const ratelimit_limit *l, ratelimit_pr
 }
 
 /* An ordinary debt above this was made before the clock was set back. See is_far of the scripts. */
+static uint64_t ratelimit_priv_redis_far(uint64_t window)
+{
+    uint64_t step = RATELIMIT_STEP_NS, most = RATELIMIT_PRIV_REDIS_EXACT;
+    return step > most || window > most - step ? most : window + step;
+}
+
 static void ratelimit_priv_redis_put_far(const ratelimit_limit *l, ratelimit_priv_redis_conn *conn)
 {
     uint64_t window = ratelimit_priv_window(l).ns, step = RATELIMIT_STEP_NS;
     char text[48];
     if (!ratelimit_priv_redis_is_window(l)) {
-        ratelimit_priv_redis_put_ns(conn, step > UINT64_MAX - window ? UINT64_MAX : window + step);
+        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_far(window));
         return;
     }
     if (step > RATELIMIT_PRIV_REDIS_EXACT / 2)
@@ -4095,13 +4102,13 @@ static void ratelimit_priv_redis_put_far(const ratelimit_limit *l, ratelimit_pri
 }
 
 /* tag, owed, most, cost, far, window */
-static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e, bool all,
+static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e,
                                           ratelimit_priv_redis_conn *conn)
 {
     const ratelimit_limit *l = e->req->limit;
     bool peek = e->req->op == RATELIMIT_PEEK;
     ratelimit_priv_redis_put_tags(l, conn);
-    if (e->never || (peek && !all))
+    if (e->never)
         ratelimit_priv_redis_put_arg(conn, "-1", 2);
     else
         ratelimit_priv_redis_put_u64(conn, e->most.ns);
@@ -4113,14 +4120,37 @@ static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e, b
         ratelimit_priv_redis_put_arg(conn, "", 0);
 }
 
+/* The same as one argument. See terms in >>implementation: scripts. */
+static void ratelimit_priv_redis_put_terms(const ratelimit_priv_redis_entry *e,
+                                           ratelimit_priv_redis_conn *conn)
+{
+    const ratelimit_limit *l = e->req->limit;
+    uint64_t window = ratelimit_priv_window(l).ns;
+    bool peek = e->req->op == RATELIMIT_PEEK, owes = ratelimit_priv_redis_owes(e->req->op);
+    unsigned char terms[42];
+    ratelimit_priv_redis_put_double(terms, e->most.ns);
+    if (e->never || peek) {
+        static const double none = -1;
+        uint64_t bits;
+        memcpy(&bits, &none, sizeof bits);
+        ratelimit_priv_redis_put_le(terms, bits, 8);
+    }
+    ratelimit_priv_redis_put_double(terms + 8, e->cost.ns);
+    (void)ratelimit_priv_redis_tag(l, l->state, terms + 16);
+    (void)ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, terms + 21);
+    ratelimit_priv_redis_put_double(terms + 26, ratelimit_priv_redis_far(window));
+    ratelimit_priv_redis_put_double(terms + 34, window);
+    ratelimit_priv_redis_put_arg(conn, terms, owes ? 42 : 34);
+}
+
 static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
                                             const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     bool bounded = ratelimit_priv_redis_bounded(ask->r);
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 10 : 6);
+    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 5 : 1);
     ratelimit_priv_redis_put_keys(ask, conn);
-    ratelimit_priv_redis_put_take(ask->entry, false, conn);
+    ratelimit_priv_redis_put_terms(ask->entry, conn);
     if (bounded)
         ratelimit_priv_redis_put_bounds(ask, conn);
 }
@@ -4143,7 +4173,7 @@ static void ratelimit_priv_redis_build_ask(const ratelimit_priv_redis_ask *ask,
         const ratelimit_priv_redis_entry *e = &ask->entry[i];
         if (e->settled)
             continue;
-        ratelimit_priv_redis_put_take(e, true, conn);
+        ratelimit_priv_redis_put_take(e, conn);
         if (!ask->wide)
             continue;
         ratelimit_priv_redis_put_u64(conn, e->most.part);
@@ -4320,13 +4350,13 @@ static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *ca
         if (!ratelimit_priv_redis_alike(first->entry, ask->entry))
             told = count;
     }
-    ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count, 4 + 6 * told);
+    ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count, 4 + told);
     for (i = 0; i < count; i++)
         ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)calls[i]->self, conn);
     ratelimit_priv_redis_put_bounds(first, conn);
     for (i = 0; i < told; i++) {
         ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
-        ratelimit_priv_redis_put_take(ask->entry, false, conn);
+        ratelimit_priv_redis_put_terms(ask->entry, conn);
     }
 }
 

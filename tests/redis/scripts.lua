@@ -112,13 +112,17 @@ local function run(name, keys, ...)
 end
 
 local tag, owed, block = 'TAG00', 'TAG01', 'BLOCK'
+local function terms(most, cost, window)
+  return string.pack('<ddc5c5d', most, cost, tag, owed, 19000000000) ..
+         (window and string.pack('<d', window) or '')
+end
 local wide, wide_owed = 'TAG00\6\0\0', 'TAG01\6\0\0'
 for _ = 1, 3 do
   micros = micros + 1234567
-  run('take', {'a'}, tag, owed, 5000000000, 3333333333, 19000000000, '')
-  run('take', {'a'}, tag, owed, 9000000000, 8333333333, 19000000000, 9000000000, 1, 90000, micros, 7)
-  run('take', {'a'}, tag, owed, -1, 1, 19000000000, '')
-  run('many', {'a', 'b'}, '', '', '', 0, tag, owed, 5000000000, 1500000001, 19000000000, 9000000000)
+  run('take', {'a'}, terms(5000000000, 3333333333))
+  run('take', {'a'}, terms(9000000000, 8333333333, 9000000000), 1, 90000, micros, 7)
+  run('take', {'a'}, terms(-1, 1))
+  run('many', {'a', 'b'}, '', '', '', 0, terms(5000000000, 1500000001, 9000000000))
   run('ask', {'c'}, '', '', '', 0, tag, owed, 5000000000, 1500000001, 19000000000, 9000000000)
   run('ask', {'d'}, '', '', '', 0, wide, wide_owed, 5000000000, 1428571428, 19000000000, 9000000000,
       3, 4, 5, 7, 0)
