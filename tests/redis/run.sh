@@ -15,7 +15,7 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds scripts vectors_redis test_store test_failures test_locks test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
+ALL="builds scripts vectors_redis test_store test_failures test_shards test_locks test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
 CLUSTER_TESTS="test_async test_async_ev test_async_uv test_async_tls test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
@@ -262,6 +262,38 @@ start_tls() {
         tls-ca-cert-file "$dir/ca.crt" tls-auth-clients no tls-port "$TLS_PORT" | grep -q OK
 }
 
+# twemproxy before two servers, to each of which it sends the keys that are its own; and a cluster of one node, which
+# takes no command with keys of several slots.
+start_shards() {
+    start
+    SHARD_PORTS=$port SHARD_PIDS=$pid
+    start
+    SHARD_PORTS="$SHARD_PORTS $port" SHARD_PIDS="$SHARD_PIDS $pid"
+    start --cluster-enabled yes --cluster-config-file nodes.conf
+    SLOTS_PORT=$port
+    redis-cli -p "$port" cluster addslots $(seq 0 16383) >/dev/null
+    next=$((next + 1))
+    SHARDS_PORT=$next
+    export SHARD_PORTS SHARD_PIDS SLOTS_PORT SHARDS_PORT
+    cat >"$dir/nutcracker.yml" <<END
+shards:
+  listen: 127.0.0.1:$SHARDS_PORT
+  redis: true
+  hash: murmur
+  distribution: ketama
+  hash_tag: "{}"
+  auto_eject_hosts: false
+  timeout: 2000
+  servers:
+$(for each in $SHARD_PORTS; do echo "   - 127.0.0.1:$each:1"; done)
+END
+    next=$((next + 1))
+    nutcracker -c "$dir/nutcracker.yml" -a 127.0.0.1 -s "$next" -p "$dir/nutcracker.pid" -o "$dir/nutcracker.log" \
+        >/dev/null 2>&1 </dev/null &
+    pids="$pids $!"
+    answers "$SHARDS_PORT" "$!"
+}
+
 loop_of() { # a test: its event loop's library
     case $1 in
     test_async | test_async_tls) echo -levent ;;
@@ -306,6 +338,18 @@ run() { # a program
         libs="$libs -lssl -lcrypto"
         ;;
     esac
+    if [ "$1" = test_shards ] && [ -z "${SHARDS_PORT:-}" ]; then
+        if ! command -v nutcracker >/dev/null && [ -n "${SKIP_MISSING:-}" ]; then
+            echo "skipped: $1: nutcracker is missing (Debian package nutcracker)"
+            skipped=$((skipped + 1))
+            return
+        fi
+        start_shards || {
+            echo "FAILED: $1: nutcracker (Debian package nutcracker) would not start"
+            failed=$((failed + 1))
+            return
+        }
+    fi
     $CC $WARN $CFLAGS -I. -Itests -Itests/redis "tests/redis/$1.c" -o "$dir/$1" $libs -lhiredis -pthread >"$dir/out" 2>&1 || {
         head -n 30 "$dir/out"
         echo "FAILED: $1 does not compile"
@@ -334,7 +378,11 @@ run() { # a program
     echo "$name: $1 passed, $2 failed, ${3:-0} skipped, $(($(date +%s) - begin)) s"
 }
 
-start --unixsocket "$dir/socket" --enable-debug-command yes
+case $(redis-server --version) in
+*v=[56].*) debug= ;; # DEBUG needs no permission there
+*) debug="--enable-debug-command yes" ;;
+esac
+start --unixsocket "$dir/socket" $debug
 REDIS_PORT=$port REDIS_PID=$pid REDIS_SOCKET=$dir/socket
 export REDIS_PORT REDIS_PID REDIS_SOCKET
 if [ "${1:-}" = bench ]; then
@@ -381,7 +429,7 @@ if [ "${1:-}" = faults ]; then
     DECISIONS=5000
     export DECISIONS
     $CC -std=c99 -O1 tests/faults/plant.c -o "$dir/plant" || exit 1
-    start_cluster || exit 1
+    start_cluster && start_shards || exit 1
     "$dir/plant" tests/redis/faults.txt >"$dir/faults" || exit 1
     while read -r name test words; do
         wanted=$(($# == 0))
