@@ -309,21 +309,22 @@ typedef struct ratelimit_redis_options {
  * program may start before Redis does; ratelimit_redis_ping tells.
  *
  * options  NULL: all defaults
- * status   may be NULL; BAD_ARGUMENT (port, database or path out of range, database in a cluster,
- *          ttl_min_ms above ttl_max_ms, user without password, tls_cert without tls_key, an empty
- *          tls_name), UNSUPPORTED (tls without RATELIMIT_REDIS_TLS), SYNTAX (the certificates can't
+ * status   may be NULL; BAD_ARGUMENT (port, database or path out of range, several hosts without
+ *          cluster or master_name, database in a cluster, ttl_min_ms above ttl_max_ms, user without
+ *          password, tls_cert without tls_key, an empty tls_name), UNSUPPORTED (tls without RATELIMIT_REDIS_TLS), SYNTAX (the certificates can't
  *          be read), NO_MEMORY if NULL is returned, else OK */
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
                                                     ratelimit_status *status_or_null);
 
 /* ratelimit_redis_open_url  The same for a server that is told as a URL; else as options say.
  *
- *     redis://[[user][:password]@]host[:port][/database]
+ *     redis://[[user][:password]@]host[:port][,host[:port]...][/database][?master=name]
  *     rediss://...                        the same over TLS
  *     unix://[[user][:password]@]/path[?db=database]
  *
- * host may be an IPv6 address in brackets. User, password and path may hold any byte but NUL as
- * %41. status: SYNTAX too if url is not so. */
+ * host may be an IPv6 address in brackets; several are nodes of a cluster (options.cluster), or
+ * sentinels, which know the master of that name. User, password and path may hold any byte but NUL
+ * as %41. status: SYNTAX too if url is not so. */
 RATELIMIT_API ratelimit_redis *
 ratelimit_redis_open_url(const char *url, const ratelimit_redis_options *options_or_null,
                          ratelimit_status *status_or_null);
@@ -4968,40 +4969,33 @@ static bool ratelimit_priv_redis_unescape(char *out, size_t room, const char *fr
 }
 
 typedef struct ratelimit_priv_redis_url {
-    char user[256], password[1024], host[256], path[128];
+    char user[256], password[1024], host[1024], path[128], master[256];
 } ratelimit_priv_redis_url;
 
 /* What comes after "//" and the login. */
 static bool ratelimit_priv_redis_url_place(const char *at, bool local, ratelimit_priv_redis_url *u,
                                            ratelimit_redis_options *o)
 {
-    const char *end = at + strlen(at), *stop = local ? strchr(at, '?') : strchr(at, '/'), *port;
-    stop = stop ? stop : end;
+    const char *end = at + strlen(at), *stop = at + strcspn(at, local ? "?" : "/?");
+    const char *ask = at + strcspn(at, "?");
     if (local) {
         o->unix_path = u->path;
         return *at == '/' && ratelimit_priv_redis_unescape(u->path, sizeof u->path, at, stop) &&
                (stop == end || (strncmp(stop, "?db=", 4) == 0 &&
                                 ratelimit_priv_redis_number(stop + 4, end, INT_MAX, &o->database)));
     }
-    if (*at == '[') {
-        port = strchr(++at, ']');
-        if (!port || port > stop ||
-            !ratelimit_priv_redis_unescape(u->host, sizeof u->host, at, port))
+    if (*ask) {
+        if (strncmp(ask, "?master=", 8) != 0 ||
+            !ratelimit_priv_redis_unescape(u->master, sizeof u->master, ask + 8, end) ||
+            !*u->master)
             return false;
-        port++;
-    } else {
-        port = strchr(at, ':');
-        port = port && port < stop ? port : stop;
-        if (!ratelimit_priv_redis_unescape(u->host, sizeof u->host, at, port))
-            return false;
+        o->master_name = u->master;
     }
     o->host = u->host;
-    return *u->host &&
-           (port == stop ||
-            (*port == ':' && ratelimit_priv_redis_number(port + 1, stop, 65535, &o->port) &&
-             o->port)) &&
-           (stop == end || stop + 1 == end ||
-            ratelimit_priv_redis_number(stop + 1, end, INT_MAX, &o->database));
+    return ratelimit_priv_redis_unescape(u->host, sizeof u->host, at, stop) &&
+           ratelimit_priv_redis_hosts(NULL, o) &&
+           (stop == ask || stop + 1 == ask ||
+            ratelimit_priv_redis_number(stop + 1, ask, INT_MAX, &o->database));
 }
 
 RATELIMIT_API ratelimit_redis *
