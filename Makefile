@@ -15,7 +15,7 @@ PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
            gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross \
            gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
            gcc-mingw-w64-x86-64 g++-mingw-w64-x86-64 gcc-mingw-w64-i686 g++-mingw-w64-i686 \
-           lua5.4 redis-server redis-tools nutcracker libhiredis-dev libevent-dev libev-dev libuv1-dev openssl
+           lua5.4 redis-server redis-tools nutcracker libhiredis-dev libevent-dev libev-dev libuv1-dev openssl libssl-dev
 EXAMPLE_PACKAGES = curl wrk pkg-config libmicrohttpd-dev libenet-dev qemu-system-arm libsqlite3-dev \
            memcached libmemcached-dev etcd-server etcd-client libcurl4-openssl-dev libinih-dev libssl-dev libcjson-dev \
            libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev \

@@ -19,6 +19,8 @@
        CONSISTENCY         what is exact, what a failover can lose
        WHEN REDIS FAILS    what the caller sees
        CLUSTER             and hash tags
+       SENTINEL            the master is where they say
+       LOGIN, NAMES        credentials that change; which address is dialed
        ASYNCHRONOUS        on an event loop
        OPTIONS             of the preprocessor
        LIMITS              numbers
@@ -27,8 +29,8 @@
        >>semaphores        interface: so many at once
        >>locks             interface: one at a time
        >>asynchronous      interface: for event loops
-       >>implementation    the layers: text, wire, pool, cluster, scripts, store,
-                           windows, semaphores, locks, asynchronous
+       >>implementation    the layers: scripts, structures, text, wire, connection, nodes, map,
+                           engine, states, store, windows, semaphores, locks, asynchronous
        CHANGES, LICENCE
 
 
@@ -131,15 +133,15 @@
    Firewalls and NAT forget idle connections, some within a minute: max_idle_ms should be less.
 
    Managed Redis. Give its name as host: READONLY and closed connections make a new connection,
-   which looks the name up again. A proxy that shards (twemproxy, Envoy, Dynomite) needs one_key.
+   which looks the name up again, and a login that expires as options.credentials. A proxy that shards (twemproxy, Envoy, Dynomite) needs one_key.
    One master for each key: stores that write in several places at once (active-active) lose
    charges.
 
 
    CLUSTER
 
-   With options.cluster any one node is enough to start. MOVED, ASK, TRYAGAIN and CLUSTERDOWN are
-   followed or waited out within timeout_ms. Each request has one key, so every node serves its own;
+   With options.cluster any node of options.host is enough to start. MOVED, ASK, TRYAGAIN and
+   CLUSTERDOWN are followed or waited out within timeout_ms. Each request has one key, so every node serves its own;
    ratelimit_take_each is one write per node, and a node that hangs fails its own requests only,
    as long as there are connections to the others. All-or-none needs all its keys on one node:
 
@@ -149,29 +151,59 @@
    options.cluster and one_key there is no such rule.
 
 
+   SENTINEL
+
+   With options.master_name the hosts are sentinels. One after the other is asked where the master
+   is: at the start, when the master fails, refuses writes or is left alone, at most every 100 ms. A
+   server that says it is no master (ROLE) is not used. While the sentinels agree on a new master,
+   requests fail as when a server is down, or wait within timeout_ms if the old one is a replica
+   already. Sentinels have a login of their own: sentinel_user, sentinel_password.
+
+
+   LOGIN, NAMES
+
+   A login that changes (tokens of a cloud, rotated passwords) comes from options.credentials, which
+   is asked at each new connection. If the server refuses it (WRONGPASS, NOAUTH), it is asked once
+   more, and the connection that was refused goes on. A request that is answered NOAUTH was not
+   carried out: it goes out on a new connection, once. A connection that is logged in stays so for as
+   long as the server likes.
+
+   A name with several addresses: each is tried, in the order of getaddrinfo, and has its share of
+   connect_timeout_ms. Names are looked up at each new connection. Where servers tell addresses that
+   cannot be reached from here (NAT, containers), options.translate puts others in their place.
+
+
    ASYNCHRONOUS
 
    With RATELIMIT_REDIS_ASYNC defined, a program with an event loop takes without waiting. Any loop
-   for which hiredis has an adapter will do; with libevent:
+   will do that can watch a socket; with libevent:
 
-       static int attach(void *base, redisAsyncContext *context)
+       static void ready(evutil_socket_t fd, short what, void *self)
        {
-           return redisLibeventAttach(context, (struct event_base *)base);
+           ratelimit_redis_async_ready(a, fd, (what & EV_READ ? RATELIMIT_REDIS_READ : 0) |
+                                              (what & EV_WRITE ? RATELIMIT_REDIS_WRITE : 0));
+       }
+       static int watch(void *base, int fd, unsigned events, void **yours)
+       {
+           if (*yours)
+               event_free(*yours);
+           *yours = events ? event_new(base, fd, EV_PERSIST |
+                                 (events & RATELIMIT_REDIS_READ ? EV_READ : 0) |
+                                 (events & RATELIMIT_REDIS_WRITE ? EV_WRITE : 0), ready, NULL) : NULL;
+           return *yours ? event_add(*yours, NULL) : 0;
        }
        static void answered(void *self, const ratelimit_result *res, size_t count)
        {
            ...
        }
-       loop.attach = attach;
+       loop.watch = watch;
        loop.self = base;
        a = ratelimit_redis_async_open(&options, &loop, NULL);
        ratelimit_redis_async_take(a, &request, answered, self);
 
-   hiredis 0.14 has no timers, so time comes from the caller: loop.timer is told when
-   ratelimit_redis_async_tick is to be called, or it is called every few ms. Without it what is too
-   late would never end. All else happens when the loop finds a connection readable or writable.
-   Debian's adapters for hiredis 0.14 call hi_malloc and hi_calloc, which it does not have: define
-   them as malloc and calloc before including one.
+   For libev and libuv see tests/redis/test_async.c. Time comes from the caller, too: loop.timer is
+   told when ratelimit_redis_async_tick is to be called, or it is called every few ms. Without it
+   what is too late would never end.
 
    What Redis decides, what fails and when, cool-down, cluster, consistency: as above, with these
    differences. There is one connection to each server, all requests of one turn of the loop go out
@@ -189,8 +221,7 @@
                                  wherever the header is included)
        RATELIMIT_REDIS_ASYNC     also ratelimit_redis_async_*, see ASYNCHRONOUS (define it wherever
                                  the header is included)
-       RATELIMIT_REDIS_TLS       TLS; needs hiredis 1.0 or later, OpenSSL 1.1 or later: link with
-                                 -lhiredis_ssl -lssl -lcrypto, call redisInitOpenSSL() first
+       RATELIMIT_REDIS_TLS       TLS; needs OpenSSL 1.1 or later: link with -lssl -lcrypto
        those of ratelimit.h      RATELIMIT_NO_CLOCK excepted
 
 
@@ -202,7 +233,7 @@
                          CLUSTER and ASKING (cluster), PING (ratelimit_redis_ping), PTTL PEXPIRE
                          INCRBY (windows, locks), DECR (plain semaphores), ZADD ZCARD ZRANGE ZREM
                          ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with expiry); CLIENT if there
-                         is a client_name, but it is no matter
+                         is a client_name and ROLE with sentinels, but they are no matter
        names           what is written where: see >>implementation: scripts
        time            the server's, microseconds, to the year 2255
        each            the order of one key's requests in a batch is kept, unless one of them takes
@@ -211,8 +242,7 @@
                          with take_up_to, refund, cancel, block or reset among them
        two trips       for a fixed window whose period is no whole number of us, and where a burst
                          takes 26 days or more to fill
-       host names      getaddrinfo looks them up at each new connection, for as long as it takes:
-                         use an address where that may be long
+       host names      getaddrinfo may take longer than timeout_ms: use an address where it does
        memory          about 130 bytes per key in debt and its name, less than 20 KB a connection
 */
 #ifndef RATELIMIT_REDIS_H_INCLUDED
