@@ -2269,6 +2269,7 @@ static void ratelimit_priv_redis_strike(ratelimit_redis *r, ratelimit_priv_redis
 static void ratelimit_priv_redis_heard(ratelimit_priv_redis_node *node)
 {
     node->heard_ns = ratelimit_clock_ns();
+    node->refuses_until = 0;
     node->struck = node->down = false;
 }
 
@@ -2882,15 +2883,6 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_r
     return NULL;
 }
 
-/* True if conn is in use, or idle, not for too long, and still open. */
-static bool ratelimit_priv_redis_alive(const ratelimit_priv_redis_conn *conn)
-{
-    if (conn->state != RATELIMIT_PRIV_REDIS_READY || conn->sent.first || conn->waiting.first)
-        return true;
-    return ratelimit_clock_ns() - conn->heard_ns <= conn->engine->r->max_idle_ns &&
-           ratelimit_priv_redis_quiet(conn->fd);
-}
-
 /* e's connection to node, else as above. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_conn_to(ratelimit_priv_redis_engine *e,
                                                                ratelimit_priv_redis_node *node)
@@ -2899,10 +2891,10 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_conn_to(ratelimit_priv_re
     for (conn = e->conns; conn; conn = conn->next) {
         if (conn->node != node || conn->retired)
             continue;
-        if (ratelimit_priv_redis_alive(conn))
+        if (conn->state != RATELIMIT_PRIV_REDIS_READY || conn->sent.first || conn->waiting.first ||
+            ratelimit_clock_ns() - conn->heard_ns <= e->r->max_idle_ns)
             return conn;
-        ratelimit_priv_redis_lose(conn, "the server closed the connection",
-                                  RATELIMIT_PRIV_REDIS_NOBODY, 0);
+        ratelimit_priv_redis_lose(conn, "idle for too long", RATELIMIT_PRIV_REDIS_NOBODY, 0);
         break;
     }
     return ratelimit_priv_redis_checkout(e, node);
@@ -3202,8 +3194,6 @@ static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
     if (good) {
         call->eval = call->asking = call->pause = false;
         if (call->answer(call, reply) || call->failed) {
-            if (r->cluster)
-                node->refuses_until = 0;
             ratelimit_priv_redis_settle(e, call);
             return;
         }
@@ -3213,8 +3203,8 @@ static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
         ratelimit_priv_redis_error_reply(call, reply->str, &advice);
     }
     pthread_mutex_lock(&r->lock);
-    if (good || call->cool)
-        node->refuses_until = good ? 0 : ratelimit_clock_ns() + 16 * RATELIMIT_MILLISECOND;
+    if (!good && call->cool)
+        node->refuses_until = ratelimit_clock_ns() + 16 * RATELIMIT_MILLISECOND;
     if (advice.renew)
         ratelimit_priv_redis_drop(r, &node->idle);
     if (advice.cool)

@@ -247,6 +247,44 @@ static void two_connections_are_made_at_a_time(void)
     proxy_close(&p);
 }
 
+static volatile sig_atomic_t pipes;
+
+static void on_pipe(int number)
+{
+    (void)number;
+    pipes++;
+}
+
+static void *go_on_soon(void *self)
+{
+    (void)self;
+    server_sleep_ms(50);
+    kill((pid_t)server_number("REDIS_PID"), SIGCONT);
+    return NULL;
+}
+
+/* Writing shows that a connection is of no use: nothing went out, so the request goes out on a new
+ * one, and no signal ends the program. */
+static void a_connection_that_takes_nothing_is_not_seen_and_gives_no_signal(void)
+{
+    struct sigaction handler, before;
+    ratelimit_redis *r = open_at(server_port(), 2000);
+    pthread_t thread;
+    server_flush();
+    memset(&handler, 0, sizeof handler);
+    handler.sa_handler = on_pipe;
+    sigaction(SIGPIPE, &handler, &before);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    kill((pid_t)server_number("REDIS_PID"), SIGSTOP); /* or it would hang up, too */
+    CHECK(shutdown(r->nodes->idle->fd, SHUT_WR) == 0);
+    CHECK(pthread_create(&thread, NULL, go_on_soon, NULL) == 0);
+    CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 999998);
+    pthread_join(thread, NULL);
+    CHECK_U64(pipes, 0);
+    sigaction(SIGPIPE, &before, NULL);
+    ratelimit_redis_close(r);
+}
+
 /* ---- failover -------------------------------------------------------------------------------- */
 
 static pid_t spawn_server(const char *socket)
@@ -268,6 +306,15 @@ static void *ping_run(void *r)
 {
     CHECK_U64(ratelimit_redis_ping((ratelimit_redis *)r), RATELIMIT_OK);
     return NULL;
+}
+
+static uint32_t connections(ratelimit_redis *r)
+{
+    uint32_t open;
+    pthread_mutex_lock(&r->lock);
+    open = r->nodes->open;
+    pthread_mutex_unlock(&r->lock);
+    return open;
 }
 
 /* Three connections were open to a master that became a replica; the retry took another of them,
@@ -298,7 +345,7 @@ static void a_demoted_master_is_left_at_once_with_three_connections_open(void)
         kill((pid_t)server_number("REDIS_PID"), SIGSTOP);
         for (i = 0; i < 3; i++)
             CHECK(pthread_create(&thread[i], NULL, ping_run, r) == 0);
-        for (i = 0; i < 100 && r->nodes->open < 3; i++)
+        for (i = 0; i < 100 && connections(r) < 3; i++)
             server_sleep_ms(5);
         kill((pid_t)server_number("REDIS_PID"), SIGCONT);
         for (i = 0; i < 3; i++)
@@ -731,6 +778,7 @@ int main(int argc, char **argv)
     RUN(a_slow_login_is_finished_by_the_next_call);
     RUN(cool_downs_differ_by_chance);
     RUN(two_connections_are_made_at_a_time);
+    RUN(a_connection_that_takes_nothing_is_not_seen_and_gives_no_signal);
     RUN(a_demoted_master_is_left_at_once_with_three_connections_open);
     RUN(one_key_that_holds_something_else_costs_the_others_nothing);
     RUN(one_key_that_holds_something_else_costs_a_tier_nothing);
