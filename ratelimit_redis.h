@@ -147,8 +147,22 @@
 
        "{alice}:login"  "{alice}:api"       only what is in the first braces chooses the node
 
-   Several limits on one key are on one node without that. Other batches are UNSUPPORTED. Without
+   Several limits on one key are on one node without that. Other batches are UNSUPPORTED, and the
+   limiter's on_failure decides them (ratelimit_take_all, ratelimit_take_rules). Without
    options.cluster and one_key there is no such rule.
+
+   With options.all_in_turn such a batch is decided, too: the keys of one slot after those of
+   another, a round trip for each. If one slot refuses or fails, what the slots before it took is
+   given back. That is weaker than all or none:
+
+       never too many     pass: nothing is given back that was not taken
+       for a moment       the first keys have paid, and others may be refused for it
+       for good           they have paid if a refund fails (its node fails, the process dies), or if
+                          somebody reserved after a reservation of the batch
+       the limit's end    a key whose answer was lost may have paid, as always
+
+   What is not given back again (a fixed window's tokens, REFUND, CANCEL, BLOCK, RESET) is asked
+   last; if that is on two slots, the batch is UNSUPPORTED. The takes have two thirds of timeout_ms.
 
 
    SENTINEL
@@ -321,6 +335,9 @@ typedef struct ratelimit_redis_options {
     const char *client_name;     /* of our connections in CLIENT LIST, without blanks; NULL: none */
     bool one_key;                /* each command has one key: for a proxy that shards by keys. Then
                                     all-or-none needs a hash tag, as in a cluster */
+    bool all_in_turn;            /* all-or-none over keys of several nodes asks one node after the
+                                    other, and gives back what the first took if a later one
+                                    refuses: see CLUSTER */
     bool tls;                    /* needs RATELIMIT_REDIS_TLS, see below */
     const char *tls_ca;          /* file of the certificates to trust; NULL: the system's */
     const char *tls_cert;        /* file of our own certificate, with tls_key; NULL: none */
@@ -1342,7 +1359,7 @@ struct ratelimit_redis {
     int database;
     uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns, ttl_min_ms, ttl_max_ms;
     uint32_t pool_size;
-    bool cluster, one_key;
+    bool cluster, one_key, all_in_turn;
     bool (*credentials)(void *self, bool refused, ratelimit_redis_login *login);
     void *credentials_self;
     void (*translate)(void *self, ratelimit_redis_address *address);
@@ -4681,8 +4698,9 @@ static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_
     }
     if ((r->cluster || r->one_key) && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
         ratelimit_priv_redis_say(r, "all-or-none needs its keys in one slot: put "
-                                    "what they share in braces, as in \"{alice}:login\" and "
-                                    "\"{alice}:api\"");
+                                    "what they share in braces (a hash tag), as in "
+                                    "\"{alice}:login\" and \"{alice}:api\", or set "
+                                    "options.all_in_turn");
         for (i = 0; i < count; i++)
             ratelimit_priv_answer(entry[i].res, RATELIMIT_UNSUPPORTED);
         return false;
@@ -4706,6 +4724,255 @@ typedef struct ratelimit_priv_redis_work {
     ratelimit_priv_redis_call call;
 } ratelimit_priv_redis_work;
 
+/* All or none over several slots, one after the other (options.all_in_turn). The entries are in the
+ * order in which they are asked: those of a slot together, settled ones at the end. Each step gives
+ * the calls that are to be run next: those of one slot, or, when one has refused, all that give back
+ * (slots before it) and look (slots after it). */
+typedef struct ratelimit_priv_redis_turns {
+    ratelimit_redis *r;
+    const ratelimit_request *req;
+    ratelimit_result *res;
+    size_t count, open; /* open: entries that are not settled */
+    size_t from, end;   /* of the slot that is under way */
+    uint64_t now_ns;
+    bool back, failed;
+    uint32_t *order, *slot;    /* which request an entry is of; its slot */
+    ratelimit_request *second; /* what is asked when one has refused */
+    ratelimit_result *told;
+    ratelimit_priv_redis_entry *entry;
+    ratelimit_priv_redis_ask *ask;
+    ratelimit_priv_redis_call *call;
+} ratelimit_priv_redis_turns;
+
+/* Can a request not be taken back? */
+static bool ratelimit_priv_redis_is_final(const ratelimit_request *req)
+{
+    return req->op != RATELIMIT_PEEK &&
+           (ratelimit_priv_redis_is_window(req->limit) || req->op == RATELIMIT_REFUND ||
+            req->op == RATELIMIT_CANCEL || req->op == RATELIMIT_BLOCK ||
+            req->op == RATELIMIT_RESET);
+}
+
+/* Brings entries into the order in which they are asked. False: too much is final. */
+static bool ratelimit_priv_redis_turns_order(ratelimit_priv_redis_turns *t)
+{
+    enum { NONE = RATELIMIT_PRIV_REDIS_SLOTS, SETTLED };
+    ratelimit_priv_redis_entry spare;
+    ratelimit_result answer;
+    uint32_t last = NONE;
+    size_t i, j;
+    for (i = 0; i < t->count; i++) {
+        ratelimit_priv_redis_name name;
+        uint32_t slot = SETTLED;
+        ratelimit_priv_redis_prepare(&spare, &t->req[i], &answer);
+        if (!spare.settled) {
+            ratelimit_priv_redis_name_bucket(&name, &t->req[i]);
+            slot = ratelimit_priv_redis_slot(t->r, &name);
+            if (ratelimit_priv_redis_is_final(&t->req[i])) {
+                if (last != NONE && last != slot)
+                    return false;
+                last = slot;
+            }
+        }
+        t->slot[i] = slot;
+    }
+    for (i = 0; i < t->count; i++)
+        if (t->slot[i] == last)
+            t->slot[i] = NONE;       /* behind all others */
+    for (i = 0; i < t->count; i++) { /* a slot's requests stay in their order */
+        for (j = i; j > 0 && t->slot[t->order[j - 1]] > t->slot[i]; j--)
+            t->order[j] = t->order[j - 1];
+        t->order[j] = (uint32_t)i;
+        t->open += t->slot[i] != SETTLED;
+    }
+    return true;
+}
+
+/* What takes back what req did, as res tells; a peek if that is nothing. */
+static ratelimit_request ratelimit_priv_redis_undo(const ratelimit_request *req,
+                                                   const ratelimit_result *res)
+{
+    ratelimit_request undo = *req;
+    undo.n = res->taken;
+    undo.max_wait_ns = res->wait_ns;
+    undo.op = !res->taken || req->op == RATELIMIT_PEEK ? RATELIMIT_PEEK
+              : res->wait_ns                           ? RATELIMIT_CANCEL
+                                                       : RATELIMIT_REFUND;
+    return undo;
+}
+
+/* Makes the calls that give back and look. Returns how many entries they are of. */
+static size_t ratelimit_priv_redis_turns_back(ratelimit_priv_redis_turns *t)
+{
+    size_t k;
+    t->back = true;
+    for (k = 0; k < t->open; k++) {
+        const ratelimit_request *req = &t->req[t->order[k]];
+        memset(&t->call[k], 0, sizeof t->call[k]);
+        t->call[k].r = t->r;
+        t->call[k].done = true;
+        if (k >= t->from && k < t->end)
+            continue;
+        t->second[k] = *req;
+        t->second[k].op = RATELIMIT_PEEK;
+        if (k < t->from)
+            t->second[k] = ratelimit_priv_redis_undo(req, &t->res[t->order[k]]);
+        ratelimit_priv_redis_prepare(&t->entry[k], &t->second[k], &t->told[k]);
+        (void)ratelimit_priv_redis_start(t->r, &t->ask[k], &t->call[k], &t->entry[k], 1, false,
+                                         t->now_ns);
+    }
+    return t->open;
+}
+
+/* One has refused, what could be given back is: makes the results. */
+static void ratelimit_priv_redis_turns_end(ratelimit_priv_redis_turns *t)
+{
+    uint64_t longest = 0;
+    size_t k;
+    for (k = 0; k < t->open; k++) {
+        ratelimit_result *res = &t->res[t->order[k]];
+        if (k >= t->from && k < t->end)
+            continue;
+        if (t->call[k].failed) {
+            ratelimit_priv_answer(res, RATELIMIT_SKIPPED);
+        } else {
+            bool reserves = t->req[t->order[k]].op == RATELIMIT_RESERVE;
+            uint64_t wait = reserves ? t->req[t->order[k]].max_wait_ns : 0;
+            *res = t->told[k];
+            if (k < t->from || res->allowed || t->req[t->order[k]].op == RATELIMIT_CHARGE ||
+                (res->status == RATELIMIT_DENIED && res->retry_after_ns <= wait))
+                res->status = RATELIMIT_SKIPPED;
+        }
+    }
+    for (k = 0; k < t->count; k++)
+        if (t->res[k].status != RATELIMIT_SKIPPED && t->res[k].retry_after_ns > longest)
+            longest = t->res[k].retry_after_ns;
+    for (k = 0; k < t->count; k++) {
+        ratelimit_result *res = &t->res[k];
+        if (res->status == RATELIMIT_OK) /* settled: unlimited */
+            res->status = RATELIMIT_SKIPPED;
+        res->allowed = false;
+        res->taken = res->wait_ns = 0;
+        if (res->status == RATELIMIT_SKIPPED)
+            res->retry_after_ns = longest;
+    }
+    if (t->failed)
+        ratelimit_priv_fail(t->res, t->count, RATELIMIT_STORE_FAILED);
+}
+
+/* The calls to be run next are those from *first on, as many as it returns; some may be done. 0: all
+ * is decided. */
+static size_t ratelimit_priv_redis_turns_step(ratelimit_priv_redis_turns *t, size_t *first)
+{
+    bool bad = t->failed;
+    size_t k;
+    *first = 0;
+    if (t->back) {
+        ratelimit_priv_redis_turns_end(t);
+        return 0;
+    }
+    for (k = t->from; k < t->end; k++) {
+        if (t->call[t->from].failed) {
+            t->failed = bad = true;
+            ratelimit_priv_answer(&t->res[t->order[k]], RATELIMIT_STORE_FAILED);
+        }
+        bad = bad || !t->res[t->order[k]].allowed;
+    }
+    if (!t->end) /* before the first: a mistake among them refuses all */
+        for (k = 0; k < t->count; k++) {
+            ratelimit_priv_redis_prepare(&t->entry[k], &t->req[t->order[k]], &t->res[t->order[k]]);
+            bad = bad || (t->entry[k].settled && !t->res[t->order[k]].allowed);
+        }
+    if (bad)
+        return ratelimit_priv_redis_turns_back(t);
+    if (t->end == t->open)
+        return 0;
+    t->from = t->end;
+    while (t->end < t->open && t->slot[t->order[t->end]] == t->slot[t->order[t->from]])
+        t->end++;
+    (void)ratelimit_priv_redis_start(t->r, &t->ask[t->from], &t->call[t->from], &t->entry[t->from],
+                                     t->end - t->from, true, t->now_ns);
+    *first = t->from;
+    return 1;
+}
+
+/* Memory for count requests; NULL if there is none. Free it. */
+static ratelimit_priv_redis_turns *ratelimit_priv_redis_turns_of(ratelimit_redis *r,
+                                                                 const ratelimit_request *req,
+                                                                 ratelimit_result *res,
+                                                                 size_t count, uint64_t now_ns)
+{
+    ratelimit_priv_redis_turns *t;
+    char *at = (char *)calloc(1, sizeof *t + count * (sizeof *t->entry + sizeof *t->ask +
+                                                      sizeof *t->call + sizeof *t->second +
+                                                      sizeof *t->told + 2 * sizeof *t->order));
+    if (!at)
+        return NULL;
+    t = (ratelimit_priv_redis_turns *)(void *)at;
+    at += sizeof *t;
+    t->entry = (ratelimit_priv_redis_entry *)(void *)at;
+    at += count * sizeof *t->entry;
+    t->ask = (ratelimit_priv_redis_ask *)(void *)at;
+    at += count * sizeof *t->ask;
+    t->call = (ratelimit_priv_redis_call *)(void *)at;
+    at += count * sizeof *t->call;
+    t->second = (ratelimit_request *)(void *)at;
+    at += count * sizeof *t->second;
+    t->told = (ratelimit_result *)(void *)at;
+    at += count * sizeof *t->told;
+    t->order = (uint32_t *)(void *)at;
+    t->slot = t->order + count;
+    t->r = r;
+    t->req = req;
+    t->res = res;
+    t->count = count;
+    t->now_ns = now_ns;
+    return t;
+}
+
+/* Is this all-or-none for turns? */
+static bool ratelimit_priv_redis_in_turn(const ratelimit_redis *r, const ratelimit_request *req,
+                                         size_t count, ratelimit_mode mode)
+{
+    uint32_t first = 0, slot;
+    bool found = false;
+    size_t i;
+    if (mode != RATELIMIT_ALL || !r->all_in_turn || !(r->cluster || r->one_key))
+        return false;
+    for (i = 0; i < count; i++) {
+        ratelimit_priv_redis_name name;
+        if (ratelimit_priv_no_key(&req[i]) || !req[i].limit)
+            continue;
+        ratelimit_priv_redis_name_bucket(&name, &req[i]);
+        slot = ratelimit_priv_redis_slot(r, &name);
+        if (found && slot != first)
+            return true;
+        first = slot;
+        found = true;
+    }
+    return false;
+}
+
+static bool ratelimit_priv_redis_decide_in_turn(ratelimit_redis *r, const ratelimit_request *req,
+                                                ratelimit_result *res, size_t count,
+                                                uint64_t now_ns, uint64_t deadline)
+{
+    ratelimit_priv_redis_turns *t = ratelimit_priv_redis_turns_of(r, req, res, count, now_ns);
+    size_t n, first;
+    bool good;
+    if (!t) {
+        ratelimit_priv_redis_say(r, "out of memory");
+        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
+        return true;
+    }
+    good = ratelimit_priv_redis_turns_order(t);
+    while (good && (n = ratelimit_priv_redis_turns_step(t, &first)) != 0)
+        ratelimit_priv_redis_run(&t->call[first], n,
+                                 t->back ? deadline : deadline - r->timeout_ns / 3);
+    free(t);
+    return good;
+}
+
 static void ratelimit_priv_redis_decide_some(ratelimit_redis *r, const ratelimit_request *req,
                                              ratelimit_result *res, size_t count,
                                              ratelimit_mode mode, uint64_t now_ns,
@@ -4718,6 +4985,9 @@ static void ratelimit_priv_redis_decide_some(ratelimit_redis *r, const ratelimit
     size_t i, calls = mode == RATELIMIT_ALL ? 1 : count;
     bool any = false;
     void *memory = NULL;
+    if (ratelimit_priv_redis_in_turn(r, req, count, mode) &&
+        ratelimit_priv_redis_decide_in_turn(r, req, res, count, now_ns, deadline))
+        return;
     if (count > 1) {
         memory = malloc(count * sizeof *entry + calls * (sizeof *ask + sizeof *call));
         if (!memory) {
@@ -4900,6 +5170,7 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     r->mix = ratelimit_clock_ns() ^ (uint64_t)(uintptr_t)r ^ (uint64_t)getpid() << 40;
     r->mix |= 1;
     r->one_key = o->one_key;
+    r->all_in_turn = o->all_in_turn;
     r->pool_size = o->pool_size ? o->pool_size : 16;
     r->ttl_min_ms = o->ttl_min_ms;
     r->ttl_max_ms = o->ttl_max_ms;

@@ -8,7 +8,8 @@
 #        tests/redis/run.sh faults [WORD...]  plants the faults of faults.txt: each must be caught
 # Ends with "N passed, N failed" (", N skipped"). SKIP_MISSING=1: if a program or header is missing, that is a skip.
 # HIREDIS: a folder with another hiredis (HIREDIS/hiredis/hiredis.h, HIREDIS/libhiredis.a).
-# CC, CFLAGS: compiler, and its flags instead of those with sanitizers. SEED: see check.h.
+# CC, CFLAGS: compiler, and its flags instead of those with sanitizers. SEED: see check.h. WORDS: run only the tests whose
+# name has one of these.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 CC=${CC:-gcc}
@@ -357,7 +358,7 @@ run() { # a program
         return
     }
     begin=$(date +%s)
-    timeout -k 5 1200 "$dir/$1" >"$dir/out" 2>&1 </dev/null
+    timeout -k 5 1200 "$dir/$1" ${WORDS:-} >"$dir/out" 2>&1 </dev/null
     code=$?
     [ "$code" -ne 124 ] || echo "time limit of 1200 s" >>"$dir/out"
     line=$(tail -n 1 "$dir/out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p')

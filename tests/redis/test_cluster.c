@@ -370,7 +370,232 @@ static void all_or_none_over_several_slots_says_how_to_use_hash_tags(void)
     CHECK_U64(res[0].status, RATELIMIT_UNSUPPORTED);
     CHECK_U64(res[1].status, RATELIMIT_UNSUPPORTED);
     CHECK(strstr(server_error(r), "{alice}") != NULL);
+    CHECK(strstr(server_error(r), "hash tag") != NULL);
     CHECK_U64(ask(r, "alice:api", &hourly, RATELIMIT_PEEK, 1).remaining, 100);
+    ratelimit_redis_close(r);
+}
+
+/* An event of user, address and route was answered 500, whatever the policy. */
+static void rules_over_several_nodes_obey_on_failure(void)
+{
+    static unsigned char memory[RATELIMIT_RULES_BYTES(4)];
+    static const char text[] = "user 1/h\nroute 1/h";
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r = server_open(&options);
+    ratelimit_limiter limiter;
+    ratelimit_rule_request of[2];
+    ratelimit_result res[2];
+    flush_all();
+    memset(&limiter, 0, sizeof limiter);
+    memset(of, 0, sizeof of);
+    CHECK_U64(ratelimit_rules_init(&limiter.rules, memory, sizeof memory, 4), RATELIMIT_OK);
+    CHECK_U64(ratelimit_rules_load(limiter.rules, text, strlen(text), NULL), RATELIMIT_OK);
+    CHECK_U64(ratelimit_init(&limiter, ratelimit_redis_store(r)), RATELIMIT_OK);
+    of[0].rule = "user";
+    of[0].request = server_request("ann", NULL, RATELIMIT_TAKE, 1);
+    of[1].rule = "route";
+    of[1].request = server_request("/search", NULL, RATELIMIT_TAKE, 1);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(ratelimit_http_status(&res[0]), 200);
+    CHECK_U64(res[0].status, RATELIMIT_UNSUPPORTED);
+    limiter.on_failure = RATELIMIT_FAIL_CLOSED;
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(ratelimit_http_status(&res[0]), 503);
+    ratelimit_redis_close(r);
+    options.all_in_turn = true;
+    r = server_open(&options);
+    limiter.store = ratelimit_redis_store(r);
+    CHECK(ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(res[1].status, RATELIMIT_OK);
+    CHECK(!ratelimit_take_rules(&limiter, of, res, NULL, 2));
+    CHECK_U64(ratelimit_http_status(&res[0]), 429);
+    ratelimit_redis_close(r);
+}
+
+/* Keys of three nodes, in the order of their slots: so they are asked. */
+static void keys_of_three_nodes(ratelimit_redis *r, char key[3][16])
+{
+    uint32_t slot, low = 0;
+    int found, i;
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_OK);
+    for (found = 0; found < 3; found++, low = slot)
+        for (i = 0;; i++) {
+            int j = 0;
+            snprintf(key[found], 16, "turn-%d", i);
+            slot = slot_of(r, key[found]);
+            while (j < found && r->slots[slot_of(r, key[j])] != r->slots[slot])
+                j++;
+            /* The masters have a third of the slots each, one after the other. */
+            if (j == found && slot >= low && slot < (uint32_t)(found + 1) * 5462)
+                break;
+        }
+}
+
+static void all_or_none_in_turn_gives_back_what_the_first_nodes_took(void)
+{
+    static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
+    static const ratelimit_op ops[] = {RATELIMIT_TAKE, RATELIMIT_TAKE_UP_TO, RATELIMIT_RESERVE,
+                                       RATELIMIT_CHARGE};
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_request q[4];
+    ratelimit_result res[4];
+    char key[3][16];
+    size_t i;
+    options.all_in_turn = true;
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    keys_of_three_nodes(r, key);
+    for (i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        flush_all();
+        q[0] = server_request(key[2], &hourly, RATELIMIT_TAKE, 7);
+        q[1] = server_request(key[1], &one, RATELIMIT_TAKE, 1);
+        q[2] = server_request(key[0], &hourly, ops[i], 10);
+        q[3] = server_request(key[0], &hourly, RATELIMIT_PEEK, 1);
+        q[2].max_wait_ns = RATELIMIT_HOUR;
+        store.decide(&store, q, res, 4, RATELIMIT_ALL);
+        CHECK(res[0].allowed && res[1].allowed && res[2].allowed && res[3].allowed);
+        CHECK_U64(res[0].remaining, 93);
+        CHECK_U64(res[2].remaining, 90);
+        store.decide(&store, q, res, 4, RATELIMIT_ALL);
+        CHECK_U64(res[0].status, RATELIMIT_SKIPPED);
+        CHECK_U64(res[1].status, RATELIMIT_DENIED);
+        CHECK_U64(res[2].status, RATELIMIT_SKIPPED);
+        CHECK_U64(res[3].status, RATELIMIT_SKIPPED);
+        CHECK_U64(res[0].remaining, 93);
+        CHECK_U64(res[2].remaining, 90);
+        CHECK(!res[0].allowed && !res[1].allowed && !res[2].allowed && res[2].taken == 0);
+        CHECK(res[1].retry_after_ns && res[2].retry_after_ns == res[1].retry_after_ns);
+        CHECK_U64(ask(r, key[0], &hourly, RATELIMIT_PEEK, 1).remaining, 90);
+        CHECK_U64(ask(r, key[2], &hourly, RATELIMIT_PEEK, 1).remaining, 93);
+    }
+    /* A mistake charges nobody, and the others are looked at. */
+    q[1].n = 0;
+    store.decide(&store, q, res, 4, RATELIMIT_ALL);
+    CHECK_U64(res[1].status, RATELIMIT_BAD_COUNT);
+    CHECK_U64(res[0].status, RATELIMIT_SKIPPED);
+    CHECK_U64(ask(r, key[0], &hourly, RATELIMIT_PEEK, 1).remaining, 90);
+    ratelimit_redis_close(r);
+}
+
+/* What cannot be given back is asked last, and only if that is on one node. */
+static void all_or_none_in_turn_asks_for_windows_last(void)
+{
+    static const ratelimit_limit window = RATELIMIT_WINDOW(10, 100 * RATELIMIT_DAY);
+    static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_request q[2];
+    ratelimit_result res[2];
+    char key[3][16];
+    options.all_in_turn = true;
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    keys_of_three_nodes(r, key);
+    flush_all();
+    q[0] = server_request(key[0], &window, RATELIMIT_TAKE, 4);
+    q[1] = server_request(key[1], &one, RATELIMIT_TAKE, 1);
+    store.decide(&store, q, res, 2, RATELIMIT_ALL);
+    CHECK(res[0].allowed && res[1].allowed);
+    store.decide(&store, q, res, 2, RATELIMIT_ALL);
+    CHECK_U64(res[1].status, RATELIMIT_DENIED);
+    CHECK_U64(ask(r, key[0], &window, RATELIMIT_PEEK, 1).remaining, 6);
+    q[1].limit = &window;
+    store.decide(&store, q, res, 2, RATELIMIT_ALL);
+    CHECK_U64(res[0].status, RATELIMIT_UNSUPPORTED);
+    CHECK_U64(ask(r, key[0], &window, RATELIMIT_PEEK, 1).remaining, 6);
+    ratelimit_redis_close(r);
+}
+
+/* The second of three nodes hangs: the batch fails, and the first gets its tokens back in time. */
+static void all_or_none_in_turn_gives_back_when_a_node_hangs(void)
+{
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_request q[3];
+    ratelimit_result res[3];
+    char key[3][16];
+    uint64_t start;
+    int i, pid;
+    options.all_in_turn = true;
+    options.timeout_ms = 300; /* the cluster does not notice */
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    keys_of_three_nodes(r, key);
+    flush_all();
+    for (i = 0; i < 3; i++)
+        q[i] = server_request(key[i], &hourly, RATELIMIT_TAKE, 5);
+    store.decide(&store, q, res, 3, RATELIMIT_ALL);
+    CHECK(res[0].allowed);
+    pid = node_pid[node_of(owner_of(r, key[1]))];
+    kill(pid, SIGSTOP);
+    start = ratelimit_clock_ns();
+    store.decide(&store, q, res, 3, RATELIMIT_ALL);
+    CHECK(server_ms_since(start) <= 320);
+    kill(pid, SIGCONT);
+    for (i = 0; i < 3; i++)
+        CHECK_U64(res[i].status, RATELIMIT_STORE_FAILED);
+    server_sleep_ms(100);
+    CHECK_U64(ask(r, key[0], &hourly, RATELIMIT_PEEK, 1).remaining, 95);
+    CHECK_U64(ask(r, key[2], &hourly, RATELIMIT_PEEK, 1).remaining, 95);
+    ratelimit_redis_close(r);
+}
+
+/* In turn and undisturbed, nobody can tell it from a table. */
+static void all_or_none_in_turn_decides_as_a_table(void)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(100)];
+    static const ratelimit_limit limits[] = {RATELIMIT_LIMIT_SCOPE(3, RATELIMIT_SECOND, 5, 1),
+                                             RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_SECOND, 2, 1)};
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_table *table;
+    uint64_t now_ns = 1000 * RATELIMIT_SECOND;
+    char key[6][16];
+    int round, i, refused = 0, allowed = 0;
+    flush_all();
+    options.all_in_turn = true;
+    options.clock = server_given;
+    options.clock_self = &now_ns;
+    options.ttl_min_ms = 100000;
+    r = server_open(&options);
+    store = ratelimit_redis_store(r);
+    CHECK_U64(ratelimit_table_init(&table, memory, sizeof memory, NULL), RATELIMIT_OK);
+    check_random_state = check_seed(20261128);
+    for (i = 0; i < 6; i++)
+        snprintf(key[i], sizeof key[i], "k%d", i);
+    for (round = 0; round < 2000; round++) {
+        static const ratelimit_op ops[] = {RATELIMIT_TAKE, RATELIMIT_TAKE, RATELIMIT_PEEK,
+                                           RATELIMIT_RESERVE, RATELIMIT_CHARGE};
+        ratelimit_request q[5];
+        ratelimit_result got[5], want[5];
+        size_t count = 2 + check_below(4), j;
+        now_ns += check_below(RATELIMIT_SECOND);
+        for (j = 0; j < count; j++) {
+            size_t k = check_below(6); /* each key has one limit */
+            q[j] = server_request(key[k], &limits[k % 2], ops[check_below(5)], 1 + check_below(3));
+            q[j].max_wait_ns = check_below(RATELIMIT_SECOND);
+            if (q[j].op == RATELIMIT_CHARGE)
+                q[j].n = 1;
+        }
+        store.decide(&store, q, got, count, RATELIMIT_ALL);
+        ratelimit_table_decide(table, q, want, count, RATELIMIT_ALL, now_ns);
+        allowed += got[0].allowed;
+        refused += !got[0].allowed;
+        for (j = 0; j < count; j++)
+            CHECK_U64(got[j].allowed, want[j].allowed);
+        for (j = 0; j < 6; j++) {
+            q[0] = server_request(key[j], &limits[j % 2], RATELIMIT_PEEK, 1);
+            store.decide(&store, q, got, 1, RATELIMIT_EACH);
+            ratelimit_table_decide(table, q, want, 1, RATELIMIT_EACH, now_ns);
+            CHECK_U64(got[0].reset_after_ns, want[0].reset_after_ns);
+        }
+    }
+    CHECK(allowed > 100 && refused > 100);
     ratelimit_redis_close(r);
 }
 
@@ -869,6 +1094,11 @@ int main(int argc, char **argv)
     RUN(threads_do_not_wait_for_each_others_connections);
     RUN(all_or_none_within_one_hash_tag);
     RUN(all_or_none_over_several_slots_says_how_to_use_hash_tags);
+    RUN(rules_over_several_nodes_obey_on_failure);
+    RUN(all_or_none_in_turn_gives_back_what_the_first_nodes_took);
+    RUN(all_or_none_in_turn_asks_for_windows_last);
+    RUN(all_or_none_in_turn_gives_back_when_a_node_hangs);
+    RUN(all_or_none_in_turn_decides_as_a_table);
     RUN(any_node_is_enough_to_start);
     RUN(a_server_that_is_no_cluster_is_said_to_be_none);
     RUN(scripts_flushed_on_every_node_are_sent_again);
