@@ -6051,6 +6051,7 @@ typedef struct ratelimit_priv_async_job {
     ratelimit_priv_redis_entry *entry;
     ratelimit_priv_redis_ask *ask;
     ratelimit_priv_redis_call *call;
+    ratelimit_priv_redis_turns *turns; /* not NULL: instead of entry, ask, call */
     char *keys;
 } ratelimit_priv_async_job;
 
@@ -6128,12 +6129,27 @@ ratelimit_priv_async_job_of(const ratelimit_request *req, size_t count, size_t c
     return job;
 }
 
-/* From those under way to those that are to be answered. */
-static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+/* Puts job among those under way, and takes it out. */
+static void ratelimit_priv_async_push(ratelimit_redis_async *a, ratelimit_priv_async_job *job,
+                                      uint64_t deadline)
 {
-    if (job->tier)
-        ratelimit_priv_tier_end(a->loop.tier, job->req, job->res, job->count, job->mode,
-                                job->asked_ns, job->tier);
+    job->deadline = deadline;
+    job->prev = a->last;
+    while (job->prev && job->prev->deadline > deadline)
+        job->prev = job->prev->prev;
+    job->next = job->prev ? job->prev->next : a->first;
+    if (job->prev)
+        job->prev->next = job;
+    else
+        a->first = job;
+    if (job->next)
+        job->next->prev = job;
+    else
+        a->last = job;
+}
+
+static void ratelimit_priv_async_pull(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+{
     if (job->prev)
         job->prev->next = job->next;
     else
@@ -6142,6 +6158,15 @@ static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv
         job->next->prev = job->prev;
     else
         a->last = job->prev;
+}
+
+/* From those under way to those that are to be answered. */
+static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+{
+    if (job->tier)
+        ratelimit_priv_tier_end(a->loop.tier, job->req, job->res, job->count, job->mode,
+                                job->asked_ns, job->tier);
+    ratelimit_priv_async_pull(a, job);
     job->next = NULL;
     job->prev = a->ready_last;
     if (a->ready_last)
@@ -6152,11 +6177,45 @@ static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv
     a->ready_count++;
 }
 
+/* The next slot of an all-or-none that asks one after the other; or it ends. */
+static void ratelimit_priv_async_turn(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+{
+    ratelimit_priv_redis_turns *t = job->turns;
+    do {
+        bool back = t->back;
+        size_t first, i, n = ratelimit_priv_redis_turns_step(t, &first);
+        if (!n) {
+            ratelimit_priv_async_finish(a, job);
+            return;
+        }
+        if (t->back && !back) {
+            ratelimit_priv_async_pull(a, job);
+            ratelimit_priv_async_push(a, job, job->deadline + a->r->timeout_ns / 3);
+        }
+        job->left = 1; /* so that it stays until all are out */
+        for (i = first; i < first + n; i++) {
+            ratelimit_priv_redis_call *call = &t->call[i];
+            if (call->done)
+                continue;
+            call->job = job;
+            call->deadline = job->deadline;
+            job->left++;
+            a->e.left++;
+            ratelimit_priv_redis_dispatch(&a->e, call);
+        }
+    } while (--job->left == 0);
+}
+
 static void ratelimit_priv_async_settled(ratelimit_priv_redis_engine *e,
                                          ratelimit_priv_redis_call *call)
 {
     ratelimit_priv_async_job *job = (ratelimit_priv_async_job *)call->job;
     size_t i, at = job->calls == job->count ? (size_t)(call - job->call) : 0;
+    if (job->turns) {
+        if (--job->left == 0)
+            ratelimit_priv_async_turn((ratelimit_redis_async *)(void *)e, job);
+        return;
+    }
     if (call->failed)
         for (i = 0; i < job->count / job->calls; i++)
             ratelimit_priv_answer(&job->res[at + i], RATELIMIT_STORE_FAILED);
@@ -6236,6 +6295,7 @@ static void ratelimit_priv_async_deliver(ratelimit_redis_async *a)
         count -= count != 0;
         ratelimit_priv_async_limit(a->loop.limiter, job);
         job->answers(job->self, job->res, job->count);
+        free(job->turns);
         free(job);
     }
 }
@@ -6334,6 +6394,16 @@ static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_
         }
         ratelimit_priv_redis_prepare(&job->entry[i], req, &job->res[i]);
     }
+    if (job->turns && !beyond && !(job->tier && job->tier->what == RATELIMIT_PRIV_HERE)) {
+        if (job->tier)
+            job->turns->req = job->asked;
+        if (ratelimit_priv_redis_turns_order(job->turns)) {
+            ratelimit_priv_async_turn(a, job);
+            return;
+        }
+    }
+    free(job->turns);
+    job->turns = NULL;
     job->left = 1; /* so that it stays until all are out */
     for (i = 0; i < job->calls; i++) {
         ratelimit_priv_redis_call *call = &job->call[i];
@@ -6362,6 +6432,7 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
                                                   void *self)
 {
     ratelimit_priv_async_job *job;
+    uint64_t deadline;
     if (!a || !req || !count || !answers || count > a->loop.max_requests ||
         (all && count > RATELIMIT_MAX_ALL))
         return RATELIMIT_BAD_ARGUMENT;
@@ -6373,17 +6444,21 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
     job = ratelimit_priv_async_job_of(req, count, all ? 1 : count, a->loop.tier != NULL);
     if (!job)
         return RATELIMIT_NO_MEMORY;
+    deadline = ratelimit_priv_redis_deadline(a->r);
+    job->mode = all ? RATELIMIT_ALL : RATELIMIT_EACH;
+    if (ratelimit_priv_redis_in_turn(a->r, job->req, count, job->mode)) {
+        deadline -= a->r->timeout_ns / 3; /* the rest is for giving back */
+        job->turns = ratelimit_priv_redis_turns_of(a->r, job->req, job->res, count,
+                                                   a->r->clock ? a->r->clock(a->r->clock_self) : 0);
+        if (!job->turns) {
+            free(job);
+            return RATELIMIT_NO_MEMORY;
+        }
+    }
     a->requests += count;
     job->answers = answers;
     job->self = self;
-    job->mode = all ? RATELIMIT_ALL : RATELIMIT_EACH;
-    job->deadline = ratelimit_priv_redis_deadline(a->r);
-    job->prev = a->last;
-    if (a->last)
-        a->last->next = job;
-    else
-        a->first = job;
-    a->last = job;
+    ratelimit_priv_async_push(a, job, deadline);
     ratelimit_priv_async_begin(a, job);
     if (!a->depth)
         ratelimit_priv_redis_free_dead(&a->e);

@@ -1895,6 +1895,80 @@ static void in_a_cluster_each_key_is_taken_where_it_is(void)
     end(&w);
 }
 
+static long long slot_of(const char *key);
+
+/* Three keys, each on a node of its own, in the order of their slots: so they are asked. */
+static void keys_of_three_nodes(char key[3][16])
+{
+    int i, found = 0;
+    for (; found < 3; found++)
+        for (i = 0;; i++) {
+            long long slot;
+            (void)snprintf(key[found], 16, "turn-%d", i);
+            slot = slot_of(key[found]);
+            if (slot > found * 5462 && slot < found * 5462 + 5400)
+                break;
+        }
+}
+
+static void in_a_cluster_all_or_none_in_turn_gives_back(void)
+{
+    static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
+    static answer to[40];
+    ratelimit_redis_options options = server_options();
+    ratelimit_request q[3];
+    unsigned i, allowed = 0;
+    uint64_t start;
+    char key[3][16];
+    world w;
+    options.port = cluster_number("CLUSTER_PORTS", 0);
+    options.cluster = options.all_in_turn = true;
+    options.timeout_ms = 300; /* the cluster does not notice a node that is stopped for so long */
+    options.cool_down_ms = 50;
+    memset(&w, 0, sizeof w);
+    begin_with(&w, &options, 0);
+    flush_cluster();
+    keys_of_three_nodes(key);
+    memset(to, 0, sizeof to);
+    for (i = 0; i < 3; i++)
+        q[i] = server_request(key[2 - i], i == 1 ? &one : &hourly, RATELIMIT_TAKE, 1);
+    for (i = 0; i < 20; i++) /* all at once: one of them passes */
+        CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 3, answered, &to[i]), RATELIMIT_OK);
+    settle(&w);
+    for (i = 0; i < 20; i++) {
+        CHECK_U64(to[i].calls, 1);
+        CHECK_U64(to[i].count, 3);
+        allowed += to[i].res[0].allowed;
+        CHECK_U64(to[i].res[1].status, to[i].res[0].allowed ? RATELIMIT_OK : RATELIMIT_DENIED);
+        CHECK_U64(to[i].res[2].status, to[i].res[0].allowed ? RATELIMIT_OK : RATELIMIT_SKIPPED);
+    }
+    CHECK_U64(allowed, 1);
+    CHECK_U64(take_now(&w, key[0], &hourly).remaining, 98);
+    CHECK_U64(take_now(&w, key[2], &hourly).remaining, 98);
+    /* The second node hangs: the first gives back within the time of the call. */
+    q[1].limit = &hourly;
+    memset(to, 0, sizeof to);
+    kill((pid_t)cluster_number("CLUSTER_PIDS", 1), SIGSTOP);
+    start = ratelimit_clock_ns();
+    CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 3, answered, &to[0]), RATELIMIT_OK);
+    settle(&w);
+    CHECK(to[0].at_ns - start < 290 * RATELIMIT_MILLISECOND); /* two thirds, and giving back */
+    kill((pid_t)cluster_number("CLUSTER_PIDS", 1), SIGCONT);
+    for (i = 0; i < 3; i++)
+        CHECK_U64(to[0].res[i].status, RATELIMIT_STORE_FAILED);
+    server_sleep_ms(100);
+    CHECK_U64(take_now(&w, key[0], &hourly).remaining, 97);
+    CHECK_U64(take_now(&w, key[2], &hourly).remaining, 97);
+    /* Closed while some are under way: each is answered once. */
+    memset(to, 0, sizeof to);
+    for (i = 0; i < 20; i++)
+        CHECK_U64(ratelimit_redis_async_take_all(w.a, q, 3, answered, &to[i]), RATELIMIT_OK);
+    turn(&w);
+    end(&w);
+    for (i = 0; i < 20; i++)
+        CHECK_U64(to[i].calls, 1);
+}
+
 static long long slot_of(const char *key)
 {
     return server_int(cluster_number("CLUSTER_PORTS", 0), "CLUSTER KEYSLOT %s", server_bucket(key));
@@ -2075,6 +2149,7 @@ int main(int argc, char **argv)
     RUN(whatever_happens_each_call_is_answered_once_within_the_limit);
     if (getenv("CLUSTER_PORTS")) {
         RUN(in_a_cluster_each_key_is_taken_where_it_is);
+        RUN(in_a_cluster_all_or_none_in_turn_gives_back);
         RUN(a_slot_on_its_way_is_asked_for_at_both_ends);
         RUN(a_stopped_node_delays_only_its_own_keys);
         RUN(a_replica_that_took_over_is_found);
