@@ -681,6 +681,9 @@ typedef struct ratelimit_store {
     void (*close)(const struct ratelimit_store *store); /* may be NULL */
     ratelimit_clock clock; /* may be NULL; the store's own: the limiter measures waits with it */
     void *clock_self;
+    /* May be NULL. Adds counters of the store to ratelimit_metrics, and works as that does. */
+    size_t (*metrics)(const struct ratelimit_store *store, const char *labels, char *buf,
+                      size_t buf_bytes);
 } ratelimit_store;
 
 /* ratelimit_table_store  A table as a store. clock NULL: ratelimit_clock_ns (STORE_FAILED at every
@@ -1098,9 +1101,9 @@ RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
 RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
 
-/* ratelimit_metrics  Writes counters in Prometheus' text format: of the limiter, its rules and its
- * tier (if that is its store), and of a table at now_ns (this reads every line of it). Both may be
- * NULL. Counters are of this process: labels tell its samples from others'.
+/* ratelimit_metrics  Writes counters in Prometheus' text format: of the limiter, its rules, its
+ * store (a tier, Redis, or Redis behind a tier), and of a table at now_ns (this reads every line of
+ * it). Both may be NULL. Counters are of this process: labels tell its samples from others'.
  *
  * labels_or_null   for all samples, in the format itself: instance="3",zone="b"
  *
@@ -6994,6 +6997,14 @@ static void ratelimit_priv_say_rules(ratelimit_priv_page *p, ratelimit_rules *r,
     } while (ratelimit_priv_load32(&r->version) != version);
 }
 
+static void ratelimit_priv_say_store(ratelimit_priv_page *p, const ratelimit_store *store,
+                                     const char *labels)
+{
+    size_t at = p->len < p->bytes ? p->len : p->bytes;
+    if (store->metrics)
+        p->len += store->metrics(store, labels, p->bytes ? p->buf + at : NULL, p->bytes - at);
+}
+
 RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelimit_table *table,
                                        uint64_t now_ns, const char *labels_or_null, char *buf,
                                        size_t buf_bytes)
@@ -7041,7 +7052,10 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
         ratelimit_tier_counts counts;
         ratelimit_tier_stats((const ratelimit_tier *)l->store.self, &counts);
         RATELIMIT_PRIV_SAMPLES(&p, of_tier, &counts, labels);
+        ratelimit_priv_say_store(&p, &((const ratelimit_tier *)l->store.self)->store, labels);
     }
+    if (l)
+        ratelimit_priv_say_store(&p, &l->store, labels);
     if (table) {
         ratelimit_table_counts counts;
         ratelimit_table_stats(table, now_ns, &counts);

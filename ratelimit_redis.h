@@ -127,6 +127,11 @@
                                             once; then STORE_FAILED and cool-down
        WRONGTYPE, a foreign value           STORE_FAILED for this key; the value is left alone
 
+   What operators see. ratelimit_redis_stats counts requests, round trips, connections, and failures
+   by kind, and ratelimit_metrics prints them: unreached (nothing could be sent), busy (the pool is
+   too small, or the server too slow for it), lost (the connection ended first), late (no answer in
+   time), refused (the server said an error). ratelimit_redis_error has the words of the last one.
+
    Time. The default timeout_ms of 300 outlives one lost packet, which is sent again after 200 ms.
    A new connection needs two round trips, with TLS four, a login one more: connect_timeout_ms has
    to be longer. What is not ready when a call's time is over is finished by the next call.
@@ -389,6 +394,31 @@ RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r);
  * threads' failures show here too. */
 RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, size_t buf_bytes);
 
+/* Counters of a handle. Requests are counted as Redis is asked: a batch that is all or none is one,
+ * and so is a call of a window, a semaphore, a lock or ping. */
+typedef struct ratelimit_redis_counts {
+    uint64_t calls;           /* requests that were answered or failed */
+    uint64_t round_trips;     /* waits for a server; requests that go out together share one */
+    uint64_t unreached;       /* failed: no connection could be made, or the server is left alone */
+    uint64_t busy;            /* failed: all connections of the pool were in use */
+    uint64_t lost;            /* failed: the connection ended before the answer */
+    uint64_t late;            /* failed: no answer in time */
+    uint64_t refused;         /* failed: the server answered with an error */
+    uint64_t connects;        /* connections that were made, the first ones and new ones */
+    uint64_t waited_ns;       /* time that calls took, added up */
+    uint64_t connections;     /* that are open now */
+    uint64_t last_success_ms; /* when a request was answered last, ms since 1970; 0: never */
+} ratelimit_redis_counts;
+
+/* ratelimit_redis_stats  A copy of the counters of r, each read whole. Threads: any. */
+RATELIMIT_API void ratelimit_redis_stats(ratelimit_redis *r, ratelimit_redis_counts *out);
+
+/* ratelimit_redis_metrics  Writes counters in Prometheus' text format, as ratelimit_metrics does:
+ * that has those of the limiter's own store in it already. This is for an asynchronous handle. */
+RATELIMIT_API size_t ratelimit_redis_metrics(const ratelimit_redis_counts *counts,
+                                             const char *labels_or_null, char *buf,
+                                             size_t buf_bytes);
+
 /* ratelimit_redis_close  Closes all connections. No call may be under way. NULL is allowed. */
 RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r);
 
@@ -629,6 +659,10 @@ RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis
 
 /* ratelimit_redis_async_under_way  How many requests await their answers. */
 RATELIMIT_API size_t ratelimit_redis_async_under_way(const ratelimit_redis_async *a);
+
+/* ratelimit_redis_async_stats  As ratelimit_redis_stats; only the thread that uses a. */
+RATELIMIT_API void ratelimit_redis_async_stats(ratelimit_redis_async *a,
+                                               ratelimit_redis_counts *out);
 
 /* ratelimit_redis_async_error  As ratelimit_redis_error. */
 RATELIMIT_API const char *ratelimit_redis_async_error(ratelimit_redis_async *a, char *buf,
@@ -1352,6 +1386,7 @@ struct ratelimit_redis {
     uint32_t map_turn; /* whom to ask next */
     uint64_t mix;      /* of chance */
     char error[256];
+    ratelimit_redis_counts counts; /* without the lock; last_success_ms: ratelimit_clock_ns */
     /* Not changed after open. */
     char *unix_path, *user, *password, *prefix, *client_name;
     char *master_name, *sentinel_user, *sentinel_password;
@@ -1373,6 +1408,21 @@ struct ratelimit_redis {
     char sha[RATELIMIT_PRIV_REDIS_SCRIPTS][41];
 };
 
+/* Counters by their place in ratelimit_redis_counts, and what a call failed of. */
+enum {
+    RATELIMIT_PRIV_REDIS_CALLS,
+    RATELIMIT_PRIV_REDIS_TRIPS,
+    RATELIMIT_PRIV_REDIS_FAILED,
+    RATELIMIT_PRIV_REDIS_CONNECTS = 7
+};
+typedef enum ratelimit_priv_redis_cause {
+    RATELIMIT_PRIV_REDIS_UNREACHED,
+    RATELIMIT_PRIV_REDIS_BUSY,
+    RATELIMIT_PRIV_REDIS_LOST,
+    RATELIMIT_PRIV_REDIS_LATE,
+    RATELIMIT_PRIV_REDIS_REFUSED
+} ratelimit_priv_redis_cause;
+
 /* One command with one reply, on its way through connections, redirections and the script cache. */
 typedef struct ratelimit_priv_redis_call {
     /* Appends the command to conn. */
@@ -1391,6 +1441,7 @@ typedef struct ratelimit_priv_redis_call {
     uint32_t slot;    /* in a cluster: of its keys */
     uint32_t many;    /* so many, from this on, were sent as one command; 0: with one before */
     uint32_t hops, rests, readonly;
+    ratelimit_priv_redis_cause cause;
     bool any;          /* every server can answer it: it asks for the map */
     bool eval;         /* send the script itself */
     bool asking;       /* the slot is on its way to node */
@@ -1415,11 +1466,26 @@ typedef struct ratelimit_priv_redis_engine {
     uint64_t rest_ns;  /* none of those that rest may try again earlier */
     uint64_t deadline; /* of a thread's calls */
     size_t left;       /* calls that are not done, but for map */
+    bool succeeded;    /* one of them was answered */
     ratelimit_priv_redis_call map;
     uint32_t map_tries;
     void (*settled)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_call *call);
     bool (*watch)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_conn *conn);
 } ratelimit_priv_redis_engine;
+
+static void ratelimit_priv_redis_count(ratelimit_redis *r, unsigned place)
+{
+    ratelimit_priv_add64((uint64_t *)&r->counts + place, 1);
+}
+
+/* What began at start_ns is over. */
+static void ratelimit_priv_redis_count_time(ratelimit_redis *r, uint64_t start_ns, bool succeeded)
+{
+    uint64_t now = ratelimit_clock_ns();
+    ratelimit_priv_add64(&r->counts.waited_ns, now - start_ns);
+    if (succeeded)
+        ratelimit_priv_store64(&r->counts.last_success_ms, now);
+}
 
 /* ---- >>implementation: text ------------------------------------------------------------------ */
 
@@ -1513,6 +1579,7 @@ static const struct {
      "a password was given, but Redis has none set"},
     {"invalid password", RATELIMIT_PRIV_REDIS_STRANGER, "Redis does not accept this password"}};
 
+static const char ratelimit_priv_redis_no_answer[] = "no answer in time";
 static const char ratelimit_priv_redis_no_master[] = "the server is not the master any more";
 static const char ratelimit_priv_redis_no_credentials[] = "options.credentials gave none";
 
@@ -2571,15 +2638,22 @@ static void ratelimit_priv_redis_settle(ratelimit_priv_redis_engine *e,
         ratelimit_priv_redis_map_done(e);
         return;
     }
+    ratelimit_priv_redis_count(e->r, RATELIMIT_PRIV_REDIS_CALLS);
+    if (call->failed)
+        ratelimit_priv_redis_count(e->r, RATELIMIT_PRIV_REDIS_FAILED + call->cause);
+    else
+        e->succeeded = true;
     e->left--;
     if (e->settled)
         e->settled(e, call);
 }
 
 static void ratelimit_priv_redis_fail(ratelimit_priv_redis_engine *e,
-                                      ratelimit_priv_redis_call *call)
+                                      ratelimit_priv_redis_call *call,
+                                      ratelimit_priv_redis_cause cause)
 {
     call->failed = true;
+    call->cause = cause;
     ratelimit_priv_redis_settle(e, call);
 }
 
@@ -2604,7 +2678,7 @@ static void ratelimit_priv_redis_late(ratelimit_priv_redis_engine *e,
         ratelimit_priv_redis_down(e->r, call->node, "the cluster is down");
         ratelimit_priv_redis_unlock(e->r);
     }
-    ratelimit_priv_redis_fail(e, call);
+    ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_LATE);
 }
 
 /* call tries again in some ms, not at the same time as all others who wait; unless then there would
@@ -2632,12 +2706,13 @@ static void ratelimit_priv_redis_rest(ratelimit_priv_redis_engine *e,
 
 /* Another try for call. False: it was the last, and call has failed. */
 static bool ratelimit_priv_redis_hop(ratelimit_priv_redis_engine *e,
-                                     ratelimit_priv_redis_call *call, const char *why)
+                                     ratelimit_priv_redis_call *call, const char *why,
+                                     ratelimit_priv_redis_cause cause)
 {
     if (++call->hops < RATELIMIT_PRIV_REDIS_HOPS)
         return true;
     ratelimit_priv_redis_say(e->r, "%s (after %d tries)", why, RATELIMIT_PRIV_REDIS_HOPS);
-    ratelimit_priv_redis_fail(e, call);
+    ratelimit_priv_redis_fail(e, call, cause);
     return false;
 }
 
@@ -2721,7 +2796,10 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
         sent.first = call->next;
         call->list = NULL;
         if (call->at_byte < conn->gone)
-            ratelimit_priv_redis_fail(e, call);
+            ratelimit_priv_redis_fail(e, call,
+                                      why == ratelimit_priv_redis_no_answer
+                                          ? RATELIMIT_PRIV_REDIS_LATE
+                                          : RATELIMIT_PRIV_REDIS_LOST);
         else
             ratelimit_priv_redis_push(&others, call);
     }
@@ -2735,8 +2813,8 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
         ratelimit_priv_redis_pull(call);
         call->asking = false;
         if (!ready && (!ratelimit_priv_redis_has_map(r) || call->any))
-            ratelimit_priv_redis_fail(e, call);
-        else if (!ratelimit_priv_redis_hop(e, call, why))
+            ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
+        else if (!ratelimit_priv_redis_hop(e, call, why, RATELIMIT_PRIV_REDIS_UNREACHED))
             continue;
         else if (ready)
             ratelimit_priv_redis_dispatch(e, call);
@@ -3026,7 +3104,7 @@ static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
         (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)",
                        call->node ? call->node->why : r->nodes->why);
     pthread_mutex_unlock(&r->lock);
-    ratelimit_priv_redis_fail(e, call);
+    ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
 }
 
 /* Sends call on its way: where its key is now. */
@@ -3064,7 +3142,7 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
     conn = ratelimit_priv_redis_conn_to(e, node);
     if (!conn) {
         ratelimit_priv_redis_say(r, "out of memory");
-        ratelimit_priv_redis_fail(e, call);
+        ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
         return;
     }
     call->conn = conn;
@@ -3117,8 +3195,10 @@ static bool ratelimit_priv_redis_pump(ratelimit_priv_redis_conn *conn)
 {
     const char *why;
     uint64_t now = 0;
-    if (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first)
+    if (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first) {
         now = ratelimit_clock_ns();
+        ratelimit_priv_redis_count(conn->engine->r, RATELIMIT_PRIV_REDIS_TRIPS);
+    }
     while (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first && !conn->no_memory &&
            now < conn->waiting.first->deadline) /* later it would be charged for nothing */
         ratelimit_priv_redis_put_next(conn, now);
@@ -3231,8 +3311,8 @@ static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
     if (!good && !call->eval && !call->any)
         (void)ratelimit_priv_redis_want_map(e);
     if (advice.fail)
-        ratelimit_priv_redis_fail(e, call);
-    else if (!good && !ratelimit_priv_redis_hop(e, call, text))
+        ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_REFUSED);
+    else if (!good && !ratelimit_priv_redis_hop(e, call, text, RATELIMIT_PRIV_REDIS_REFUSED))
         return;
     else if (advice.wait)
         ratelimit_priv_redis_rest(e, call);
@@ -3244,6 +3324,7 @@ static void ratelimit_priv_redis_ready(ratelimit_priv_redis_conn *conn)
 {
     ratelimit_redis *r = conn->engine->r;
     conn->state = RATELIMIT_PRIV_REDIS_READY;
+    ratelimit_priv_redis_count(r, RATELIMIT_PRIV_REDIS_CONNECTS);
     pthread_mutex_lock(&r->lock);
     conn->node->making--;
     pthread_cond_broadcast(&r->freed); /* another may be made now */
@@ -3527,7 +3608,10 @@ static void ratelimit_priv_redis_expire_list(ratelimit_priv_redis_engine *e,
             ratelimit_priv_redis_pull(call);
             if (unmade) {
                 ratelimit_priv_redis_unmade(e, conn);
-                ratelimit_priv_redis_fail(e, call);
+                ratelimit_priv_redis_fail(e, call,
+                                          conn->state == RATELIMIT_PRIV_REDIS_WANTED
+                                              ? RATELIMIT_PRIV_REDIS_BUSY
+                                              : RATELIMIT_PRIV_REDIS_UNREACHED);
             } else {
                 ratelimit_priv_redis_late(e, call);
             }
@@ -3554,7 +3638,7 @@ static void ratelimit_priv_redis_expire(ratelimit_priv_redis_engine *e, uint64_t
         if (!call)
             continue;
         /* A server that had little time is not to blame. */
-        ratelimit_priv_redis_lose(conn, "no answer in time",
+        ratelimit_priv_redis_lose(conn, ratelimit_priv_redis_no_answer,
                                   now - call->at_ns >= e->r->timeout_ns / 2
                                       ? RATELIMIT_PRIV_REDIS_MAYBE
                                       : RATELIMIT_PRIV_REDIS_NOBODY,
@@ -3704,6 +3788,7 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
 {
     ratelimit_priv_redis_engine e;
     ratelimit_priv_redis_conn *conn;
+    uint64_t start = ratelimit_clock_ns();
     bool last = false;
     size_t i;
     memset(&e, 0, sizeof e);
@@ -3737,6 +3822,7 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t co
     }
     ratelimit_priv_redis_give_back(&e);
     ratelimit_priv_redis_free_dead(&e);
+    ratelimit_priv_redis_count_time(e.r, start, e.succeeded);
 }
 
 /* ---- >>implementation: states ---------------------------------------------------------------- */
@@ -4477,6 +4563,7 @@ static bool ratelimit_priv_redis_give_up(ratelimit_priv_redis_call *call, const 
 {
     ratelimit_priv_redis_say(call->r, "%s", why);
     call->failed = true;
+    call->cause = RATELIMIT_PRIV_REDIS_REFUSED;
     return true;
 }
 
@@ -5041,12 +5128,100 @@ static void ratelimit_priv_redis_decide(const ratelimit_store *store, const rate
     }
 }
 
+RATELIMIT_API void ratelimit_redis_stats(ratelimit_redis *r, ratelimit_redis_counts *out)
+{
+    const ratelimit_priv_redis_node *node;
+    if (!out)
+        return;
+    ratelimit_priv_copy_counts(out, r ? &r->counts : NULL, sizeof *out);
+    if (!r)
+        return;
+    ratelimit_priv_redis_after_fork(r);
+    pthread_mutex_lock(&r->lock);
+    for (node = r->nodes; node; node = node->next)
+        out->connections += node->open;
+    pthread_mutex_unlock(&r->lock);
+    if (out->last_success_ms) {
+        uint64_t now = ratelimit_clock_ns(), ago = now - out->last_success_ms;
+        struct timespec wall;
+        (void)clock_gettime(CLOCK_REALTIME, &wall);
+        out->last_success_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000 -
+                               (now > out->last_success_ms ? ago / RATELIMIT_MILLISECOND : 0);
+    }
+}
+
+/* A number of thousandths as a family of one sample in seconds. */
+static void ratelimit_priv_redis_say_seconds(ratelimit_priv_page *p, const char *name,
+                                             const char *help, const char *labels, uint64_t ms)
+{
+    char digits[5] = {'.', (char)('0' + ms / 100 % 10), (char)('0' + ms / 10 % 10),
+                      (char)('0' + ms % 10), 0};
+    ratelimit_priv_say_family(p, name, help);
+    ratelimit_priv_say(p, name);
+    if (*labels) {
+        ratelimit_priv_say(p, "{");
+        ratelimit_priv_say(p, labels);
+        ratelimit_priv_say(p, "}");
+    }
+    ratelimit_priv_say_field(p, " ", ms / 1000);
+    ratelimit_priv_say(p, digits);
+    ratelimit_priv_say(p, "\n");
+}
+
+#  define RATELIMIT_PRIV_REDIS_FAILURE(field, help)                                                \
+    {                                                                                              \
+      "ratelimit_redis_failures_total", help, "kind=\"" #field "\"",                               \
+          offsetof(ratelimit_redis_counts, field)                                                  \
+    }
+
+RATELIMIT_API size_t ratelimit_redis_metrics(const ratelimit_redis_counts *counts,
+                                             const char *labels_or_null, char *buf,
+                                             size_t buf_bytes)
+{
+    static const ratelimit_priv_sample samples[] = {
+        RATELIMIT_PRIV_TOTAL(ratelimit_redis_counts, "redis_", calls,
+                             "Requests that Redis was asked."),
+        RATELIMIT_PRIV_TOTAL(ratelimit_redis_counts, "redis_", round_trips,
+                             "Waits for a Redis server; requests that go out together share one."),
+        RATELIMIT_PRIV_REDIS_FAILURE(unreached, "Requests that failed, by what went wrong."),
+        RATELIMIT_PRIV_REDIS_FAILURE(busy, NULL),
+        RATELIMIT_PRIV_REDIS_FAILURE(lost, NULL),
+        RATELIMIT_PRIV_REDIS_FAILURE(late, NULL),
+        RATELIMIT_PRIV_REDIS_FAILURE(refused, NULL),
+        RATELIMIT_PRIV_TOTAL(ratelimit_redis_counts, "redis_", connects,
+                             "Connections to Redis that were made."),
+        RATELIMIT_PRIV_SAMPLE(ratelimit_redis_counts, connections, "redis_connections",
+                              "Connections to Redis that are open.")};
+    const char *labels = labels_or_null ? labels_or_null : "";
+    ratelimit_priv_page p;
+    ratelimit_priv_page_begin(&p, buf, buf_bytes);
+    if (counts) {
+        RATELIMIT_PRIV_SAMPLES(&p, samples, counts, labels);
+        ratelimit_priv_redis_say_seconds(&p, "ratelimit_redis_waited_seconds_total",
+                                         "Time that calls of Redis took.", labels,
+                                         counts->waited_ns / RATELIMIT_MILLISECOND);
+        ratelimit_priv_redis_say_seconds(&p, "ratelimit_redis_last_success_timestamp_seconds",
+                                         "When Redis answered a request last.", labels,
+                                         counts->last_success_ms);
+    }
+    return ratelimit_priv_page_end(&p);
+}
+
+static size_t ratelimit_priv_redis_store_metrics(const ratelimit_store *store, const char *labels,
+                                                 char *buf, size_t buf_bytes)
+{
+    ratelimit_redis_counts counts;
+    ratelimit_redis_stats((ratelimit_redis *)store->self, &counts);
+    return ratelimit_redis_metrics(&counts, labels, buf, buf_bytes);
+}
+
 RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r)
 {
     ratelimit_store store;
     memset(&store, 0, sizeof store);
     store.self = r;
     store.decide = ratelimit_priv_redis_decide;
+    store.metrics = ratelimit_priv_redis_store_metrics;
     return store;
 }
 
@@ -6036,7 +6211,8 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper)
 
 typedef struct ratelimit_priv_async_job {
     struct ratelimit_priv_async_job *next, *prev; /* in the order of their deadlines */
-    uint64_t deadline;
+    uint64_t deadline, start_ns;
+    bool asked_redis;
     ratelimit_redis_answers answers;
     void *self;
     size_t count, calls, left; /* left: calls that are not done */
@@ -6167,6 +6343,10 @@ static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv
         ratelimit_priv_tier_end(a->loop.tier, job->req, job->res, job->count, job->mode,
                                 job->asked_ns, job->tier);
     ratelimit_priv_async_pull(a, job);
+    if (job->asked_redis) {
+        ratelimit_priv_redis_count_time(a->r, job->start_ns, a->e.succeeded);
+        a->e.succeeded = false;
+    }
     job->next = NULL;
     job->prev = a->ready_last;
     if (a->ready_last)
@@ -6199,6 +6379,7 @@ static void ratelimit_priv_async_turn(ratelimit_redis_async *a, ratelimit_priv_a
                 continue;
             call->job = job;
             call->deadline = job->deadline;
+            job->asked_redis = true;
             job->left++;
             a->e.left++;
             ratelimit_priv_redis_dispatch(&a->e, call);
@@ -6413,11 +6594,12 @@ static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_
             continue;
         call->job = job;
         call->deadline = job->deadline;
+        job->asked_redis = true;
         job->left++;
         a->e.left++;
         if (beyond) {
             ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
-            ratelimit_priv_redis_fail(&a->e, call);
+            ratelimit_priv_redis_fail(&a->e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
         } else {
             ratelimit_priv_redis_dispatch(&a->e, call);
         }
@@ -6444,7 +6626,8 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
     job = ratelimit_priv_async_job_of(req, count, all ? 1 : count, a->loop.tier != NULL);
     if (!job)
         return RATELIMIT_NO_MEMORY;
-    deadline = ratelimit_priv_redis_deadline(a->r);
+    job->start_ns = ratelimit_clock_ns();
+    deadline = job->start_ns + a->r->timeout_ns;
     job->mode = all ? RATELIMIT_ALL : RATELIMIT_EACH;
     if (ratelimit_priv_redis_in_turn(a->r, job->req, count, job->mode)) {
         deadline -= a->r->timeout_ns / 3; /* the rest is for giving back */
@@ -6495,6 +6678,12 @@ RATELIMIT_API ratelimit_status ratelimit_redis_async_take_all(ratelimit_redis_as
 RATELIMIT_API size_t ratelimit_redis_async_under_way(const ratelimit_redis_async *a)
 {
     return a ? a->requests : 0;
+}
+
+RATELIMIT_API void ratelimit_redis_async_stats(ratelimit_redis_async *a,
+                                               ratelimit_redis_counts *out)
+{
+    ratelimit_redis_stats(a ? a->r : NULL, out);
 }
 
 RATELIMIT_API const char *ratelimit_redis_async_error(ratelimit_redis_async *a, char *buf,

@@ -537,7 +537,7 @@ static void a_refusal_by_a_local_bucket_is_a_limits_although_the_store_failed(vo
     if (ratelimit_table_init(&local, memory, sizeof memory, NULL) != OK)
         exit(2);
     limiter.fallback = ratelimit_table_store(local, clock_read, &now_ns);
-    if (ratelimit_init(&limiter, (ratelimit_store){0, nobody_decides, 0, 0, 0}) != OK)
+    if (ratelimit_init(&limiter, (ratelimit_store){0, nobody_decides, 0, 0, 0, 0}) != OK)
         exit(2);
     for (round = 0; round < 2; round++) {
         CHECK(ratelimit_take(&limiter, &q, &res) == (round == 0));

@@ -1317,6 +1317,47 @@ static void one_swallowed_request_costs_what_was_sent_with_it(void)
     proxy_close(&p);
 }
 
+/* The same counters as of threads. */
+static void counters_tell_what_went_wrong(void)
+{
+    static answer to[64];
+    ratelimit_redis_counts n;
+    unsigned i;
+    proxy p;
+    world w;
+    server_flush();
+    proxy_open(&p, server_port());
+    begin_at(&w, p.port);
+    CHECK(take_now(&w, "k", &hourly).allowed);
+    ratelimit_redis_async_stats(w.a, &n);
+    CHECK_U64(n.calls, 1);
+    CHECK_U64(n.connects, 1);
+    CHECK_U64(n.connections, 1);
+    CHECK(n.last_success_ms > UINT64_C(1000000000000));
+    for (i = 0; i < 64; i++)
+        ask(&w, "k", &hourly, &to[i]);
+    settle(&w);
+    CHECK(server_do(server_port(), "SET %s 7", server_bucket("pest")));
+    CHECK(!take_now(&w, "pest", &hourly).allowed);
+    proxy_spoil(&p, PROXY_STALL);
+    CHECK(!take_now(&w, "k", &hourly).allowed);
+    CHECK(take_now(&w, "k", &hourly).allowed);
+    proxy_spoil(&p, PROXY_RESET);
+    CHECK(!take_now(&w, "k", &hourly).allowed);
+    CHECK(take_now(&w, "k", &hourly).allowed);
+    ratelimit_redis_async_stats(w.a, &n);
+    CHECK_U64(n.calls, 70);
+    CHECK(n.round_trips < 20); /* 64 went out together */
+    CHECK_U64(n.refused, 1);
+    CHECK_U64(n.late, 1);
+    CHECK_U64(n.lost, 1);
+    CHECK_U64(n.unreached + n.busy, 0);
+    CHECK_U64(n.connects, 3);
+    CHECK(n.waited_ns > 50 * RATELIMIT_MILLISECOND);
+    end(&w);
+    proxy_close(&p);
+}
+
 #endif
 
 /* Of keys in one turn of the loop, behind a tier: the others go on. */
@@ -2133,6 +2174,7 @@ int main(int argc, char **argv)
     RUN(a_cluster_that_is_down_is_not_asked_by_each_request);
 #if !defined(OVER_TLS)
     RUN(one_swallowed_request_costs_what_was_sent_with_it);
+    RUN(counters_tell_what_went_wrong);
 #endif
     RUN(one_key_that_fails_costs_the_others_nothing);
     RUN(where_nobody_listens_takes_fail_at_once_and_say_why);

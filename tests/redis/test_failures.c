@@ -766,6 +766,162 @@ static void one_key_is_one_command(void)
     ratelimit_redis_close(r);
 }
 
+/* ---- counters of the client ------------------------------------------------------------------ */
+
+static void *take_once(void *self)
+{
+    (void)server_take((ratelimit_redis *)self, "k", &hourly, 1);
+    return NULL;
+}
+
+/* Each kind of failure, made to happen, is counted as that, and as nothing else. */
+static void counters_tell_what_went_wrong(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis_counts n;
+    ratelimit_redis *r;
+    ratelimit_store store;
+    ratelimit_request q[100];
+    ratelimit_result res[100];
+    pthread_t thread[20];
+    proxy p;
+    struct timespec wall;
+    uint64_t wall_ms, before;
+    int i;
+    server_flush();
+    proxy_open(&p, server_port());
+    r = open_at(p.port, 100);
+    ratelimit_redis_stats(r, &n);
+    CHECK_U64(n.calls + n.round_trips + n.connects + n.connections + n.waited_ns, 0);
+    CHECK_U64(n.last_success_ms, 0);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    ratelimit_redis_stats(r, &n);
+    before = n.round_trips; /* the script was not there: one more */
+    CHECK(before == 1 || before == 2);
+    CHECK_U64(n.calls, 1);
+    store = ratelimit_redis_store(r);
+    for (i = 0; i < 100; i++)
+        q[i] = server_request("k", &hourly, RATELIMIT_PEEK, 1);
+    store.decide(&store, q, res, 100, RATELIMIT_EACH);
+    CHECK(server_take(r, "k", &hourly, 0).status == RATELIMIT_BAD_COUNT); /* Redis is not asked */
+    ratelimit_redis_stats(r, &n);
+    (void)clock_gettime(CLOCK_REALTIME, &wall);
+    wall_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
+    CHECK_U64(n.calls, 101);
+    CHECK(n.round_trips > before && n.round_trips <= before + 2); /* 100 go out together */
+    CHECK_U64(n.connects, 1);
+    CHECK_U64(n.connections, 1);
+    CHECK_U64(n.unreached + n.busy + n.lost + n.late + n.refused, 0);
+    CHECK(n.waited_ns > 0 && n.waited_ns < 2 * RATELIMIT_SECOND);
+    CHECK(n.last_success_ms <= wall_ms && n.last_success_ms + 2000 > wall_ms);
+    proxy_spoil(&p, PROXY_DEAF);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    proxy_spoil(&p, PROXY_RESET);
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    CHECK(server_do(server_port(), "SET %s 7", server_bucket("pest")));
+    CHECK_U64(server_take(r, "pest", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    ratelimit_redis_stats(r, &n);
+    CHECK_U64(n.late, 1);
+    CHECK_U64(n.lost, 1);
+    CHECK_U64(n.refused, 1);
+    CHECK_U64(n.unreached + n.busy, 0);
+    CHECK_U64(n.calls, 106);
+    CHECK_U64(n.connects, 3);
+    CHECK_U64(n.connections, 1);
+    CHECK(n.waited_ns > 100 * RATELIMIT_MILLISECOND);
+    ratelimit_redis_close(r);
+    proxy_close(&p);
+    r = open_at(p.port, 100); /* nobody listens there now */
+    for (i = 0; i < 5; i++)
+        CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    ratelimit_redis_stats(r, &n);
+    CHECK_U64(n.unreached, 5);
+    CHECK_U64(n.calls, 5);
+    CHECK_U64(n.last_success_ms + n.connects + n.connections, 0);
+    ratelimit_redis_close(r);
+    options.pool_size = 1;
+    options.timeout_ms = 100;
+    r = server_open(&options);
+    CHECK(server_take(r, "k", &hourly, 1).allowed);
+    kill(server_number("REDIS_PID"), SIGSTOP);
+    for (i = 0; i < 20; i++)
+        if (pthread_create(&thread[i], NULL, take_once, r) != 0)
+            exit(2);
+    for (i = 0; i < 20; i++)
+        pthread_join(thread[i], NULL);
+    kill(server_number("REDIS_PID"), SIGCONT);
+    ratelimit_redis_stats(r, &n);
+    CHECK(n.busy >= 1 && n.late >= 1);
+    CHECK_U64(n.busy + n.late + n.unreached, 20);
+    ratelimit_redis_close(r);
+    ratelimit_redis_stats(NULL, &n);
+    CHECK_U64(n.calls, 0);
+}
+
+/* The text of them, as it is in ratelimit_metrics. */
+static void metrics_have_the_clients_counters(void)
+{
+    static const char *const lines[] = {
+        "# TYPE ratelimit_redis_calls_total counter\nratelimit_redis_calls_total{pid=\"7\"} 2\n",
+        "\nratelimit_redis_round_trips_total{pid=\"7\"} ",
+        "# TYPE ratelimit_redis_failures_total counter\n"
+        "ratelimit_redis_failures_total{kind=\"unreached\",pid=\"7\"} 0\n"
+        "ratelimit_redis_failures_total{kind=\"busy\",pid=\"7\"} 0\n"
+        "ratelimit_redis_failures_total{kind=\"lost\",pid=\"7\"} 0\n"
+        "ratelimit_redis_failures_total{kind=\"late\",pid=\"7\"} 0\n"
+        "ratelimit_redis_failures_total{kind=\"refused\",pid=\"7\"} 1\n",
+        "\nratelimit_redis_connects_total{pid=\"7\"} 1\n",
+        "# TYPE ratelimit_redis_connections gauge\nratelimit_redis_connections{pid=\"7\"} 1\n",
+        "# TYPE ratelimit_redis_waited_seconds_total counter\n"
+        "ratelimit_redis_waited_seconds_total{pid=\"7\"} 0.",
+        "# TYPE ratelimit_redis_last_success_timestamp_seconds gauge\n"
+        "ratelimit_redis_last_success_timestamp_seconds{pid=\"7\"} 1",
+    };
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(16)];
+    static char text[8192], cut[8192];
+    ratelimit_redis *r = open_at(server_port(), 1000);
+    ratelimit_limiter limiter;
+    ratelimit_tier tier;
+    const char *at, *end;
+    size_t i, len;
+    server_flush();
+    memset(&limiter, 0, sizeof limiter);
+    memset(&tier, 0, sizeof tier);
+    tier.store = ratelimit_redis_store(r);
+    CHECK_U64(ratelimit_table_init(&tier.table, memory, sizeof memory, NULL), RATELIMIT_OK);
+    CHECK_U64(ratelimit_init(&limiter, tier.store), RATELIMIT_OK);
+    CHECK(ratelimit_allow(&limiter, "k", &hourly));
+    CHECK(server_do(server_port(), "SET %s 7", server_bucket("pest")));
+    CHECK(ratelimit_allow(&limiter, "pest", &hourly)); /* let through */
+    for (i = 0; i < 2; i++) {
+        size_t j;
+        len = ratelimit_metrics(&limiter, NULL, 0, "pid=\"7\"", text, sizeof text);
+        CHECK_U64(len, strlen(text));
+        for (j = 0; j < sizeof lines / sizeof lines[0]; j++)
+            CHECK_TEXT(strstr(text, lines[j]) ? lines[j] : text, lines[j]);
+        limiter.store = ratelimit_tier_store(&tier); /* the same behind a tier */
+    }
+    for (at = text; *at; at = end + 1) { /* HELP is a sentence, labels have no blanks */
+        end = strchr(at, '\n');
+        if (strncmp(at, "# HELP ", 7) == 0)
+            CHECK(*(strchr(at + 7, ' ') + 1) <= 'Z' && end[-1] == '.');
+        else if (*at != '#')
+            CHECK(memchr(at, ' ', (size_t)(end - at)) == strrchr(at, ' ') ||
+                  strchr(strchr(at, ' ') + 1, ' ') > end);
+    }
+    for (i = 0; i <= len + 1; i += len / 7) { /* fits, or is empty */
+        memset(cut, 'x', sizeof cut);
+        CHECK_U64(ratelimit_metrics(&limiter, NULL, 0, "pid=\"7\"", cut, i), len);
+        CHECK(cut[i] == 'x');
+        if (i)
+            CHECK(strlen(cut) == (i > len ? len : 0));
+    }
+    CHECK_U64(ratelimit_redis_metrics(NULL, NULL, text, sizeof text), 0);
+    ratelimit_redis_close(r);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -797,5 +953,7 @@ int main(int argc, char **argv)
     RUN(connections_have_the_clients_name);
     RUN(urls_are_read);
     RUN(one_key_is_one_command);
+    RUN(counters_tell_what_went_wrong);
+    RUN(metrics_have_the_clients_counters);
     return check_end();
 }
