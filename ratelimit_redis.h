@@ -250,7 +250,7 @@
                          with Lua 5.4. Needs the struct library of Redis' Lua
        permissions     EVALSHA EVAL GET SET DEL TIME on keys with the prefix; SELECT (database),
                          CLUSTER and ASKING (cluster), PING (ratelimit_redis_ping), PTTL PEXPIRE
-                         INCRBY (windows, locks), DECR (plain semaphores), ZADD ZCARD ZRANGE ZREM
+                         INCRBY (windows, locks), WAIT (wait_replicas), DECR (plain semaphores), ZADD ZCARD ZRANGE ZREM
                          ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with expiry); CLIENT if there
                          is a client_name and ROLE with sentinels, but they are no matter
        names           what is written where: see >>implementation: scripts
@@ -337,6 +337,8 @@ typedef struct ratelimit_redis_options {
     uint32_t max_idle_ms;        /* 0: 30,000; a connection idle for longer is closed, not used:
                                     less than what is between forgets connections after */
     uint32_t pool_size;          /* 0: 16; most connections to a server at once */
+    uint32_t wait_replicas;      /* a lock, or its renewal, is OK only if so many replicas have it,
+                                    within half of the time left: see >>locks. 0: the master alone */
     const char *client_name;     /* of our connections in CLIENT LIST, without blanks; NULL: none */
     bool one_key;                /* each command has one key: for a proxy that shards by keys. Then
                                     all-or-none needs a hash tag, as in a cluster */
@@ -506,15 +508,19 @@ RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const 
 
 /* A lock that is held. What it guarantees: while Redis keeps its data, at most one holder at a
  * time. What loses it: a failover (Redis replicates after it answers), a crash without persistence,
- * an eviction, and a holder that is stopped for longer than its time and does not notice. So what
+ * an eviction, FLUSHALL, and a holder that is stopped for longer than its time and does not notice. So what
  * the lock protects should refuse a fence smaller than one that it has seen; only that makes it
  * safe:
  *
  *     UPDATE account SET balance = ?, fence = ? WHERE id = ? AND fence <= ?
  *
  * The fence is larger at each lock, unless a failover loses lock and fence and the new master's
- * clock is behind the old one's. Not fair, not reentrant; two threads are strangers to each
- * other. */
+ * clock is behind the old one's. Not fair, not reentrant; two threads are strangers to each other.
+ *
+ * options.wait_replicas sends WAIT with the lock. Then a failover to a replica that answered keeps
+ * the lock, and a master that is cut off from its replicas gives none. What that does not close:
+ * another replica may be promoted; a replica has it in memory, so a crash of both without
+ * persistence loses it; evictions; a holder that is stopped. Only the fence closes those. */
 typedef struct ratelimit_redis_held {
     char owner[33]; /* 128 random bits, in hex */
     uint64_t fence;
@@ -529,8 +535,8 @@ typedef struct ratelimit_redis_held {
  *              TIMEOUT. Waiting outlives failures: if the answer was lost, this owner still has it
  *
  * OK and *held; BUSY, TIMEOUT, BAD_KEY (also a key that begins with '}'), BAD_ARGUMENT.
- * STORE_FAILED (at once, or when the wait ended with a failure): treat it as not held; unlock
- * later, which does no harm, or nobody may have it until its time is over. */
+ * STORE_FAILED (at once, or when the wait ended with a failure, or with too few replicas): treat it
+ * as not held; unlock later, which does no harm, or nobody may have it until its time is over. */
 RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const void *key,
                                                     size_t key_len, uint64_t ttl_ms,
                                                     uint64_t max_wait_ms,
@@ -1393,7 +1399,7 @@ struct ratelimit_redis {
     size_t prefix_len;
     int database;
     uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns, ttl_min_ms, ttl_max_ms;
-    uint32_t pool_size;
+    uint32_t pool_size, wait_replicas;
     bool cluster, one_key, all_in_turn;
     bool (*credentials)(void *self, bool refused, ratelimit_redis_login *login);
     void *credentials_self;
@@ -5346,6 +5352,7 @@ static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_
     r->mix |= 1;
     r->one_key = o->one_key;
     r->all_in_turn = o->all_in_turn;
+    r->wait_replicas = o->wait_replicas;
     r->pool_size = o->pool_size ? o->pool_size : 16;
     r->ttl_min_ms = o->ttl_min_ms;
     r->ttl_max_ms = o->ttl_max_ms;
@@ -5573,6 +5580,8 @@ typedef struct ratelimit_priv_redis_eval {
     size_t names;
     uint64_t arg[4];
     bool release;                          /* -1 before them */
+    const ratelimit_priv_redis_conn *conn; /* it was built on */
+    bool replicated;                       /* as many replicas as are wanted have it */
     bool urgent;                           /* asked also while the node is left alone */
     const ratelimit_redis_permit *permits; /* arguments after those */
     size_t args, permit_count;
@@ -5583,8 +5592,9 @@ typedef struct ratelimit_priv_redis_eval {
 static void ratelimit_priv_redis_build_eval(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_priv_redis_eval *e = (const ratelimit_priv_redis_eval *)call->self;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
     size_t i;
+    e->conn = conn;
     ratelimit_priv_redis_put_script(call, conn, e->script, e->names,
                                     e->release + e->args + e->permit_count);
     for (i = 0; i < e->names; i++)
@@ -5616,12 +5626,42 @@ static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
     return true;
 }
 
+/* WAIT, which goes out with a script and behind it: it tells how many replicas have what was written
+ * on its connection. So it is sent again while the script is, and is worth nothing on another
+ * connection (the slot moves). The script's call stands before it. */
+static void ratelimit_priv_redis_build_wait(ratelimit_priv_redis_call *call,
+                                            ratelimit_priv_redis_conn *conn)
+{
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    uint64_t now = ratelimit_clock_ns(), left = call->deadline > now ? call->deadline - now : 0;
+    e->replicated = e->conn == conn;
+    ratelimit_priv_redis_put_size(conn, '*', 3);
+    ratelimit_priv_redis_put_text(conn, "WAIT");
+    ratelimit_priv_redis_put_u64(conn, call->r->wait_replicas);
+    ratelimit_priv_redis_put_u64(conn, left / 2 / RATELIMIT_MILLISECOND + 1);
+}
+
+static bool ratelimit_priv_redis_answer_wait(ratelimit_priv_redis_call *call,
+                                             const redisReply *reply)
+{
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    if (reply->type != REDIS_REPLY_INTEGER)
+        return ratelimit_priv_redis_odd(call);
+    call->pause = !call[-1].done && call[-1].rests;
+    e->replicated = e->replicated && reply->integer >= (long long)call->r->wait_replicas;
+    if (call[-1].done && !call[-1].failed && !e->replicated)
+        ratelimit_priv_redis_say(call->r, "only %d of %u replicas have the lock in time",
+                                 (int)reply->integer, (unsigned)call->r->wait_replicas);
+    return call[-1].done;
+}
+
 /* Runs e on the thing of a kind that is called key (and, for locks, its fence). */
 static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_priv_redis_eval *e,
                                                 unsigned script, char kind, const void *key,
                                                 size_t key_len, long long *reply, size_t reply_room)
 {
-    ratelimit_priv_redis_call call;
+    ratelimit_priv_redis_call call[2];
+    bool waits = r->wait_replicas && kind == 'l' && e->arg[0]; /* not for unlock */
     e->script = script;
     e->reply = reply;
     e->reply_room = reply_room;
@@ -5632,16 +5672,21 @@ static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_pr
         ratelimit_priv_redis_name_of(&e->name[1], 'f', key, key_len);
     }
     ratelimit_priv_redis_after_fork(r);
-    memset(&call, 0, sizeof call);
-    call.r = r;
-    call.self = e;
-    call.urgent = e->urgent;
-    call.build = ratelimit_priv_redis_build_eval;
-    call.answer = ratelimit_priv_redis_answer_eval;
+    memset(call, 0, sizeof call);
+    call[0].r = r;
+    call[0].self = e;
+    call[0].urgent = e->urgent;
+    call[0].build = ratelimit_priv_redis_build_eval;
+    call[0].answer = ratelimit_priv_redis_answer_eval;
     if (r->cluster)
-        call.slot = ratelimit_priv_redis_slot(r, &e->name[0]);
-    ratelimit_priv_redis_run(&call, 1, ratelimit_priv_redis_deadline(r));
-    return call.failed ? RATELIMIT_STORE_FAILED : RATELIMIT_OK;
+        call[0].slot = ratelimit_priv_redis_slot(r, &e->name[0]);
+    call[1] = call[0];
+    call[1].build = ratelimit_priv_redis_build_wait;
+    call[1].answer = ratelimit_priv_redis_answer_wait;
+    ratelimit_priv_redis_run(call, waits ? 2 : 1, ratelimit_priv_redis_deadline(r));
+    if (call[0].failed || (waits && reply[0] == 1 && (call[1].failed || !e->replicated)))
+        return RATELIMIT_STORE_FAILED;
+    return RATELIMIT_OK;
 }
 
 static ratelimit_status ratelimit_priv_redis_good(const ratelimit_redis *r, const void *key,

@@ -295,6 +295,20 @@ END
     answers "$SHARDS_PORT" "$!"
 }
 
+# A master and its replica.
+start_pair() {
+    start
+    MASTER_PORT=$port
+    start --replicaof 127.0.0.1 "$MASTER_PORT"
+    REPLICA_PORT=$port REPLICA_PID=$pid
+    export MASTER_PORT REPLICA_PORT REPLICA_PID
+    for _ in $(seq 200); do
+        redis-cli -p "$MASTER_PORT" info replication | grep -q 'state=online' && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
 loop_of() { # a test: its event loop's library
     case $1 in
     test_async | test_async_tls) echo -levent ;;
@@ -350,6 +364,11 @@ run() { # a program
             failed=$((failed + 1))
             return
         }
+    fi
+    if [ "$1" = test_locks ] && [ -z "${REPLICA_PORT:-}" ] && ! start_pair; then
+        echo "FAILED: $1: no replica would start"
+        failed=$((failed + 1))
+        return
     fi
     $CC $WARN $CFLAGS -I. -Itests -Itests/redis "tests/redis/$1.c" -o "$dir/$1" $libs -lhiredis -pthread >"$dir/out" 2>&1 || {
         head -n 30 "$dir/out"
@@ -430,7 +449,7 @@ if [ "${1:-}" = faults ]; then
     DECISIONS=5000
     export DECISIONS
     $CC -std=c99 -O1 tests/faults/plant.c -o "$dir/plant" || exit 1
-    start_cluster && start_shards || exit 1
+    start_cluster && start_shards && start_pair || exit 1
     "$dir/plant" tests/redis/faults.txt >"$dir/faults" || exit 1
     while read -r name test words; do
         wanted=$(($# == 0))

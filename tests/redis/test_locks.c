@@ -708,6 +708,84 @@ static void a_keeper_does_not_mind_a_wall_clock_that_is_set_back(void)
 }
 #endif
 
+/* ---- replicas -------------------------------------------------------------------------------- */
+
+static ratelimit_redis *open_waiting(uint32_t replicas)
+{
+    ratelimit_redis_options options = server_options();
+    options.port = server_number("MASTER_PORT");
+    options.timeout_ms = 1000;
+    options.wait_replicas = replicas;
+    return server_open(&options);
+}
+
+static bool replica_has(const char *key)
+{
+    return server_int(server_number("REPLICA_PORT"), "EXISTS ratelimit:l{%s}", key) == 1;
+}
+
+/* The replica has the lock when the call returns, also when the script had to be sent again. */
+static void a_lock_that_waits_for_a_replica_is_there_when_it_is_held(void)
+{
+    ratelimit_redis *w = open_waiting(1);
+    ratelimit_redis_held held, other;
+    char key[16];
+    int i;
+    CHECK(server_do(server_number("MASTER_PORT"), "FLUSHALL"));
+    for (i = 0; i < 50; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        if (i % 10 == 0)
+            CHECK(server_do(server_number("MASTER_PORT"), "SCRIPT FLUSH"));
+        CHECK_U64(ratelimit_redis_lock(w, key, strlen(key), 60000, 0, &held), RATELIMIT_OK);
+        CHECK(replica_has(key));
+        CHECK_U64(ratelimit_redis_lock(w, key, strlen(key), 60000, 0, &other), RATELIMIT_BUSY);
+        CHECK_U64(ratelimit_redis_renew(w, key, strlen(key), &held, 90000), RATELIMIT_OK);
+        CHECK(server_int(server_number("REPLICA_PORT"), "PTTL ratelimit:l{%s}", key) > 80000);
+        CHECK_U64(ratelimit_redis_unlock(w, key, strlen(key), &held), RATELIMIT_OK);
+        CHECK_U64(ratelimit_redis_renew(w, key, strlen(key), &held, 90000), RATELIMIT_LOST);
+    }
+    ratelimit_redis_close(w);
+}
+
+/* A master whose replica is cut off gives no lock; one who waits gets it when the replica is back. */
+static void a_lock_without_its_replica_is_not_held(void)
+{
+    ratelimit_redis *w = open_waiting(1), *alone = open_waiting(0), *two = open_waiting(2);
+    ratelimit_redis_held held, kept;
+    uint64_t start, valid;
+    CHECK(server_do(server_number("MASTER_PORT"), "FLUSHALL"));
+    CHECK_U64(ratelimit_redis_lock(w, "kept", 4, 60000, 0, &kept), RATELIMIT_OK);
+    valid = kept.valid_until_ns;
+    CHECK_U64(ratelimit_redis_lock(two, "k", 1, 60000, 0, &held), RATELIMIT_STORE_FAILED);
+    CHECK_TEXT(server_error(two), "only 1 of 2 replicas have the lock in time");
+    CHECK_U64(ratelimit_redis_unlock(two, "k", 1, &held), RATELIMIT_OK);
+    CHECK(server_do(server_number("MASTER_PORT"), "SCRIPT FLUSH")); /* so it is sent twice */
+    kill(server_number("REPLICA_PID"), SIGSTOP);
+    start = ratelimit_clock_ns();
+    CHECK_U64(ratelimit_redis_lock(w, "k", 1, 60000, 0, &held), RATELIMIT_STORE_FAILED);
+    CHECK(server_ms_since(start) >= 490 && server_ms_since(start) < 1000);
+    CHECK_TEXT(server_error(w), "only 0 of 1 replicas have the lock in time");
+    CHECK_U64(ratelimit_redis_valid_ns(&held), 0);
+    CHECK_U64(ratelimit_redis_unlock(w, "k", 1, &held), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_renew(w, "kept", 4, &kept, 120000), RATELIMIT_STORE_FAILED);
+    CHECK_U64(kept.valid_until_ns, valid); /* as it was */
+    CHECK_U64(ratelimit_redis_lock(alone, "k", 1, 60000, 0, &held), RATELIMIT_OK);
+    CHECK_U64(ratelimit_redis_unlock(alone, "k", 1, &held), RATELIMIT_OK);
+    if (fork() == 0) { /* who waits is not let down */
+        server_sleep_ms(1500);
+        kill(server_number("REPLICA_PID"), SIGCONT);
+        _exit(0);
+    }
+    start = ratelimit_clock_ns();
+    CHECK_U64(ratelimit_redis_lock(w, "k", 1, 60000, 8000, &held), RATELIMIT_OK);
+    CHECK(server_ms_since(start) >= 1000);
+    CHECK(replica_has("k"));
+    wait(NULL);
+    ratelimit_redis_close(w);
+    ratelimit_redis_close(two);
+    ratelimit_redis_close(alone);
+}
+
 int main(int argc, char **argv)
 {
     ratelimit_redis_options options = server_options();
@@ -746,6 +824,8 @@ int main(int argc, char **argv)
     RUN(waiting_for_a_lock_ends_with_the_lock_or_its_own_deadline);
     RUN(waiting_for_a_lock_is_few_requests);
     RUN(a_key_with_braces_of_its_own_keeps_them);
+    RUN(a_lock_that_waits_for_a_replica_is_there_when_it_is_held);
+    RUN(a_lock_without_its_replica_is_not_held);
     RUN(a_keeper_renews_until_it_is_stopped);
     RUN(a_keeper_reports_the_loss_once);
     RUN(a_keeper_reports_the_loss_also_when_nobody_answers);
