@@ -1473,6 +1473,7 @@ typedef struct ratelimit_priv_redis_engine {
     uint64_t deadline; /* of a thread's calls */
     size_t left;       /* calls that are not done, but for map */
     bool succeeded;    /* one of them was answered */
+    bool refused;      /* some rest because the cluster is down */
     ratelimit_priv_redis_call map;
     uint32_t map_tries;
     void (*settled)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_call *call);
@@ -2425,11 +2426,12 @@ ratelimit_priv_redis_node_told(ratelimit_redis *r, const char *host, size_t host
 
 static uint32_t ratelimit_priv_redis_crc(uint32_t crc, char c)
 {
-    int bit;
-    crc ^= (uint32_t)(unsigned char)c << 8;
-    for (bit = 0; bit < 8; bit++)
-        crc = (crc & 0x8000 ? crc << 1 ^ 0x1021 : crc << 1) & 0xffff;
-    return crc;
+    static const uint16_t four_bits[16] = {0x0000, 0x1021, 0x2042, 0x3063, 0x4084, 0x50a5,
+                                           0x60c6, 0x70e7, 0x8108, 0x9129, 0xa14a, 0xb16b,
+                                           0xc18c, 0xd1ad, 0xe1ce, 0xf1ef};
+    uint32_t byte = (unsigned char)c;
+    crc = (crc << 4 ^ four_bits[(crc >> 12 ^ byte >> 4) & 15]) & 0xffff;
+    return (crc << 4 ^ four_bits[(crc >> 12 ^ byte) & 15]) & 0xffff;
 }
 
 /* CRC16 (XMODEM) of what is in the first braces, else of all, as Redis Cluster defines it. */
@@ -2688,13 +2690,15 @@ static void ratelimit_priv_redis_late(ratelimit_priv_redis_engine *e,
 }
 
 /* call tries again in some ms, not at the same time as all others who wait; unless then there would
- * be no time for the answer. */
+ * be no time for the answer. If the cluster is down it rests for longer, so that a request that will
+ * fail costs no more than one that is decided; a loop's are woken when the cluster answers. */
 static void ratelimit_priv_redis_rest(ratelimit_priv_redis_engine *e,
                                       ratelimit_priv_redis_call *call)
 {
     const uint64_t least = 5 * RATELIMIT_MILLISECOND;
     uint64_t now = ratelimit_clock_ns();
-    uint64_t pause = RATELIMIT_MILLISECOND << (call->rests < 4 ? call->rests : 4);
+    const uint32_t most = !call->cool ? 4 : e->watch ? 7 : 5;
+    uint64_t pause = RATELIMIT_MILLISECOND << (call->rests < most ? call->rests : most);
     uint64_t left = call->deadline > now ? call->deadline - now : 0;
     call->rests++;
     if (left < least) {
@@ -2705,6 +2709,8 @@ static void ratelimit_priv_redis_rest(ratelimit_priv_redis_engine *e,
     pause = pause / 2 + ratelimit_priv_redis_chance(&e->r->mix, pause / 2);
     pthread_mutex_unlock(&e->r->lock);
     call->at_ns = now + (pause < left - least ? pause : left - least);
+    if (call->cool && e->watch && pause + 8 * RATELIMIT_MILLISECOND < left - least) /* together */
+        call->at_ns += 8 * RATELIMIT_MILLISECOND - call->at_ns % (8 * RATELIMIT_MILLISECOND);
     if (!e->resting.first || call->at_ns < e->rest_ns)
         e->rest_ns = call->at_ns;
     ratelimit_priv_redis_push(&e->resting, call);
@@ -3142,6 +3148,8 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
     }
     if (refuses) {
         call->cool = true;
+        call->rests |= 7; /* somebody else asks */
+        e->refused = true;
         ratelimit_priv_redis_rest(e, call);
         return;
     }
@@ -3284,6 +3292,16 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
     advice->fail = true;
 }
 
+/* The cluster is up again: those of e that wait for that try at once. */
+static void ratelimit_priv_redis_wake(ratelimit_priv_redis_engine *e)
+{
+    ratelimit_priv_redis_call *call;
+    for (call = e->resting.first; call; call = call->next)
+        if (call->cool)
+            call->at_ns = e->rest_ns = 0;
+    e->refused = false;
+}
+
 /* The reply to call, which was sent on conn. */
 static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
                                            ratelimit_priv_redis_call *call, const redisReply *reply)
@@ -3297,6 +3315,8 @@ static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
     if (good) {
         call->eval = call->asking = call->pause = false;
         if (call->answer(call, reply) || call->failed) {
+            if (e->refused)
+                ratelimit_priv_redis_wake(e);
             ratelimit_priv_redis_settle(e, call);
             return;
         }

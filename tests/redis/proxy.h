@@ -37,6 +37,8 @@ typedef struct proxy_pair {
 typedef struct proxy {
     int listener, port, server_port;
     uint32_t slow_ms; /* the first answer on each connection is held back for so long */
+    uint32_t every;   /* 0, or each answer of that number comes 250 ms later: a lost packet */
+    uint32_t requests, late;
     volatile int fault, stop, accepted, most_waiting;
     proxy_pair pair[PROXY_PAIRS];
     int count;
@@ -97,6 +99,10 @@ static inline bool proxy_pass(proxy *p, int i, bool from_client)
     if (from_client && p->fault == PROXY_DELAY) {
         p->fault = PROXY_NONE;
         pair->hold_until = ratelimit_clock_ns() + 230 * RATELIMIT_MILLISECOND;
+    }
+    if (from_client && p->every && ++p->requests % p->every == 0) {
+        pair->hold_until = ratelimit_clock_ns() + 250 * RATELIMIT_MILLISECOND;
+        p->late++;
     }
     if (from_client && !pair->answered && p->slow_ms && !pair->hold_until)
         pair->hold_until = ratelimit_clock_ns() + p->slow_ms * RATELIMIT_MILLISECOND;

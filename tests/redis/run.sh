@@ -3,7 +3,8 @@
 # with a replica each, on private ports of the loopback, in a temporary folder. All end with it.
 #
 # Usage: tests/redis/run.sh [NAME...]     NAME: vectors_redis, test_store, test_cluster ...; none: all
-#        tests/redis/run.sh bench [ROUNDS]    prints what decisions cost; no tests. NODE_PATH: where
+#        tests/redis/run.sh bench [ROUNDS|faults]  prints what decisions cost; no tests. faults: only what they cost
+#                                             when something goes wrong. NODE_PATH: where
 #                                             rate-limiter-flexible and ioredis are, to measure them, too
 #        tests/redis/run.sh faults [WORD...]  plants the faults of faults.txt: each must be caught
 # Ends with "N passed, N failed" (", N skipped"). SKIP_MISSING=1: if a program or header is missing, that is a skip.
@@ -405,23 +406,30 @@ esac
 start --unixsocket "$dir/socket" $debug
 REDIS_PORT=$port REDIS_PID=$pid REDIS_SOCKET=$dir/socket
 export REDIS_PORT REDIS_PID REDIS_SOCKET
+bench_build() { # a program
+    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis "tests/redis/$1.c" \
+        -o "$dir/$1" -lhiredis -pthread
+}
+
 if [ "${1:-}" = bench ]; then
-    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis tests/redis/bench_redis.c \
-        -o "$dir/bench" -lhiredis -pthread || exit 1
-    pin=
-    if command -v taskset >/dev/null && [ "$(nproc)" -gt 1 ]; then # server and client on a processor each
-        taskset -cp 0 "$REDIS_PID" >/dev/null
-        pin="taskset -c 1"
+    bench_build bench_redis && bench_build bench_faults && bench_build test_cluster || exit 1
+    if [ "${2:-}" != faults ]; then
+        pin=
+        if command -v taskset >/dev/null && [ "$(nproc)" -gt 1 ]; then # server and client on a processor each
+            taskset -cp 0 "$REDIS_PID" >/dev/null
+            pin="taskset -c 1"
+        fi
+        if [ -n "${NODE_PATH:-}" ] && command -v node >/dev/null; then
+            NODE_BENCH="exec node tests/redis/bench_node.js"
+            export NODE_BENCH
+        fi
+        $pin timeout 120 "$dir/bench_redis" "${2:-21}" || exit
+        start_cluster || exit 1
+        echo "a cluster under load, one of three masters killed (node timeout 500 ms):"
+        timeout 60 "$dir/test_cluster" killed_under_load | sed -n 's/^failover:/   /p'
     fi
-    if [ -n "${NODE_PATH:-}" ] && command -v node >/dev/null; then
-        NODE_BENCH="exec node tests/redis/bench_node.js"
-        export NODE_BENCH
-    fi
-    $pin timeout 120 "$dir/bench" "${2:-21}" || exit
-    $CC -std=c99 -O2 ${HIREDIS:+-isystem $HIREDIS -L$HIREDIS} -I. -Itests -Itests/redis tests/redis/test_cluster.c \
-        -o "$dir/test_cluster" -lhiredis -pthread && start_cluster || exit 1
-    echo "a cluster under load, one of three masters killed (node timeout 500 ms):"
-    timeout 60 "$dir/test_cluster" killed_under_load | sed -n 's/^failover:/   /p'
+    echo "when something goes wrong:"
+    start_cluster && timeout 200 "$dir/bench_faults" | sed 's/^/    /'
     exit
 fi
 # plant NAME TEST WORDS...: true if the test fails with that fault in the header, and not without it

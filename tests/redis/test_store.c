@@ -1271,7 +1271,7 @@ static void a_server_busy_with_a_script_is_said_to_be_busy(void)
     redisContext *other = redisConnect("127.0.0.1", server_port());
     uint64_t start;
     server_flush();
-    CHECK(server_do(server_port(), "CONFIG SET busy-reply-threshold 10"));
+    CHECK(server_do(server_port(), "CONFIG SET lua-time-limit 10"));
     CHECK(redisAppendCommand(other, "EVAL %s 0", "while true do end") == REDIS_OK);
     while (other->obuf && *other->obuf) {
         int done;
@@ -1289,7 +1289,7 @@ static void a_server_busy_with_a_script_is_said_to_be_busy(void)
     start = ratelimit_clock_ns();
     while (server_int(server_port(), "DBSIZE") < 0 && server_ms_since(start) < 2000)
         server_sleep_ms(5);
-    CHECK(server_do(server_port(), "CONFIG SET busy-reply-threshold 5000"));
+    CHECK(server_do(server_port(), "CONFIG SET lua-time-limit 5000"));
     server_sleep_ms(60);
     CHECK(server_take(r, "k", &hourly, 1).allowed);
     redisFree(other);
