@@ -3125,9 +3125,16 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
 {
     ratelimit_redis *r = e->r;
     ratelimit_priv_redis_node *node;
-    ratelimit_priv_redis_conn *conn;
+    ratelimit_priv_redis_conn *conn = e->conns;
     uint64_t now = 0;
     bool down, refuses = false;
+    if (conn && !ratelimit_priv_redis_has_map(r) && conn->waiting.first && !conn->retired &&
+        !call->probe) { /* the way of those before it */
+        call->node = conn->node;
+        call->conn = conn;
+        ratelimit_priv_redis_push(&conn->waiting, call);
+        return;
+    }
     pthread_mutex_lock(&r->lock);
     if (call->probe)
         call->node->probing = call->probe = false;

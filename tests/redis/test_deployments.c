@@ -42,23 +42,29 @@ static void kill_all(void)
         }
 }
 
+static bool is_free(int port)
+{
+    struct sockaddr_in address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool good;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons((uint16_t)port);
+    good = bind(fd, (struct sockaddr *)(void *)&address, sizeof address) == 0;
+    close(fd);
+    return good;
+}
+
 /* A cluster's nodes talk to each other at 10000 more. */
 static int free_port(void)
 {
     static int next;
-    for (;;) {
-        struct sockaddr_in address;
-        int fd = socket(AF_INET, SOCK_STREAM, 0), port, good;
-        port = 15000 + ((int)getpid() * 7 + next++ * 3) % 15000;
-        memset(&address, 0, sizeof address);
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        address.sin_port = htons((uint16_t)port);
-        good = bind(fd, (struct sockaddr *)(void *)&address, sizeof address) == 0;
-        close(fd);
-        if (good)
-            return port;
-    }
+    int port;
+    do
+        port = 10500 + ((int)getpid() * 7 + next++ * 3) % 12000;
+    while (!is_free(port) || !is_free(port + 10000));
+    return port;
 }
 
 static bool answers(int port)
@@ -109,7 +115,7 @@ static void end_server(pid_t pid)
 {
     size_t i;
     for (i = 0; i < MOST; i++)
-        if (children[i] == pid) {
+        if (pid > 0 && children[i] == pid) {
             kill(pid, SIGKILL);
             waitpid(pid, NULL, 0);
             children[i] = 0;
