@@ -2648,7 +2648,7 @@ static void ratelimit_priv_redis_settle(ratelimit_priv_redis_engine *e,
     }
     ratelimit_priv_redis_count(e->r, RATELIMIT_PRIV_REDIS_CALLS);
     if (call->failed)
-        ratelimit_priv_redis_count(e->r, RATELIMIT_PRIV_REDIS_FAILED + call->cause);
+        ratelimit_priv_redis_count(e->r, RATELIMIT_PRIV_REDIS_FAILED + (unsigned)call->cause);
     else
         e->succeeded = true;
     e->left--;
