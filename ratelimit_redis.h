@@ -176,7 +176,9 @@
    is: at the start, when the master fails, refuses writes or is left alone, at most every 100 ms. A
    server that says it is no master (ROLE) is not used. While the sentinels agree on a new master,
    requests fail as when a server is down, or wait within timeout_ms if the old one is a replica
-   already. Sentinels have a login of their own: sentinel_user, sentinel_password.
+   already. Sentinels have a login of their own: sentinel_user, sentinel_password. A master that is
+   cut off from the sentinels goes on for those who reach it, until min-replicas-to-write of the
+   server ends that.
 
 
    LOGIN, NAMES
@@ -2968,6 +2970,8 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_r
         pthread_mutex_lock(&r->lock);
         node->open--;
     }
+    if (node->half && now >= node->half->end) /* nobody went on with it in time */
+        ratelimit_priv_redis_drop(r, &node->half);
     if ((!node->half && node->open >= r->pool_size) ||
         node->making >= RATELIMIT_PRIV_REDIS_MAKING) {
         ratelimit_priv_redis_unlock(r);

@@ -358,6 +358,76 @@ static void a_master_that_hands_over_is_left(void)
     ratelimit_redis_close(r);
 }
 
+/* ---- the same on an event loop --------------------------------------------------------------- */
+
+static struct pollfd watched[MOST];
+
+static int watch(void *self, int fd, unsigned events, void **yours)
+{
+    size_t i = 0;
+    (void)self, (void)yours;
+    while (i < MOST && watched[i].events && watched[i].fd != fd)
+        i++;
+    if (i == MOST)
+        return -1;
+    watched[i].fd = events ? fd : -1;
+    watched[i].events = (short)((events & RATELIMIT_REDIS_READ ? POLLIN : 0) |
+                                (events & RATELIMIT_REDIS_WRITE ? POLLOUT : 0));
+    return 0;
+}
+
+static void answered(void *self, const ratelimit_result *res, size_t count)
+{
+    CHECK_U64(count, 1);
+    *(ratelimit_result *)self = *res;
+}
+
+/* Asks, and turns the loop until it is answered. */
+static ratelimit_result take_on_loop(const ratelimit_redis_options *options)
+{
+    ratelimit_request q = server_request("loop", &hourly, RATELIMIT_TAKE, 1);
+    ratelimit_redis_loop loop;
+    ratelimit_redis_async *a;
+    ratelimit_result res;
+    size_t i;
+    memset(&res, 0, sizeof res);
+    memset(&loop, 0, sizeof loop);
+    memset(watched, 0, sizeof watched);
+    loop.watch = watch;
+    a = ratelimit_redis_async_open(options, &loop, NULL);
+    CHECK(a != NULL);
+    CHECK_U64(ratelimit_redis_async_take(a, &q, answered, &res), RATELIMIT_OK);
+    while (ratelimit_redis_async_under_way(a)) {
+        (void)poll(watched, MOST, 1);
+        for (i = 0; i < MOST; i++)
+            if (watched[i].events && watched[i].revents)
+                ratelimit_redis_async_ready(
+                    a, watched[i].fd,
+                    (watched[i].revents & ~POLLOUT ? RATELIMIT_REDIS_READ : 0) |
+                        (watched[i].revents & POLLOUT ? RATELIMIT_REDIS_WRITE : 0));
+        ratelimit_redis_async_tick(a, ratelimit_clock_ns());
+    }
+    ratelimit_redis_async_close(a);
+    for (i = 0; i < MOST; i++)
+        CHECK_U64(watched[i].events, 0); /* the loop was told of each end */
+    return res;
+}
+
+static void an_event_loop_asks_sentinels_too(void)
+{
+    ratelimit_redis_options options = sentinel_options();
+    char host[200];
+    int i;
+    snprintf(host, sizeof host, "127.0.0.1:%d,127.0.0.1:%d", free_port(), sentinels[0]);
+    for (i = 0; i < 3; i++)
+        CHECK_U64(take_on_loop(&options).status, RATELIMIT_OK);
+    options.host = host;
+    for (i = 0; i < 3; i++)
+        CHECK_U64(take_on_loop(&options).status, RATELIMIT_OK);
+    options.master_name = "nobody";
+    CHECK_U64(take_on_loop(&options).status, RATELIMIT_STORE_FAILED);
+}
+
 /* ---- names with several addresses ------------------------------------------------------------ */
 
 /* "several": two addresses where nobody answers, then this one. "silent": one that takes no
@@ -664,6 +734,7 @@ int main(int argc, char **argv)
     RUN(sentinels_say_where_the_master_is);
     RUN(what_the_sentinels_do_not_know_is_said);
     RUN(a_sentinel_that_is_gone_is_no_matter);
+    RUN(an_event_loop_asks_sentinels_too);
     RUN(a_failover_under_load_is_followed);
     RUN(a_master_that_hands_over_is_left);
     kill_all();
