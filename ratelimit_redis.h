@@ -1475,7 +1475,6 @@ typedef struct ratelimit_priv_redis_engine {
     uint64_t deadline; /* of a thread's calls */
     size_t left;       /* calls that are not done, but for map */
     bool succeeded;    /* one of them was answered */
-    bool refused;      /* some rest because the cluster is down */
     ratelimit_priv_redis_call map;
     uint32_t map_tries;
     void (*settled)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_call *call);
@@ -2692,15 +2691,13 @@ static void ratelimit_priv_redis_late(ratelimit_priv_redis_engine *e,
 }
 
 /* call tries again in some ms, not at the same time as all others who wait; unless then there would
- * be no time for the answer. If the cluster is down it rests for longer, so that a request that will
- * fail costs no more than one that is decided; a loop's are woken when the cluster answers. */
+ * be no time for the answer. */
 static void ratelimit_priv_redis_rest(ratelimit_priv_redis_engine *e,
                                       ratelimit_priv_redis_call *call)
 {
     const uint64_t least = 5 * RATELIMIT_MILLISECOND;
     uint64_t now = ratelimit_clock_ns();
-    const uint32_t most = !call->cool ? 4 : e->watch ? 7 : 5;
-    uint64_t pause = RATELIMIT_MILLISECOND << (call->rests < most ? call->rests : most);
+    uint64_t pause = RATELIMIT_MILLISECOND << (call->rests < 4 ? call->rests : 4);
     uint64_t left = call->deadline > now ? call->deadline - now : 0;
     call->rests++;
     if (left < least) {
@@ -2711,8 +2708,6 @@ static void ratelimit_priv_redis_rest(ratelimit_priv_redis_engine *e,
     pause = pause / 2 + ratelimit_priv_redis_chance(&e->r->mix, pause / 2);
     pthread_mutex_unlock(&e->r->lock);
     call->at_ns = now + (pause < left - least ? pause : left - least);
-    if (call->cool && e->watch && pause + 8 * RATELIMIT_MILLISECOND < left - least) /* together */
-        call->at_ns += 8 * RATELIMIT_MILLISECOND - call->at_ns % (8 * RATELIMIT_MILLISECOND);
     if (!e->resting.first || call->at_ns < e->rest_ns)
         e->rest_ns = call->at_ns;
     ratelimit_priv_redis_push(&e->resting, call);
@@ -3101,7 +3096,10 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis
 static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
                                       ratelimit_priv_redis_call *call)
 {
+    static const char left_alone[] = " (left alone for a while)";
     ratelimit_redis *r = e->r;
+    const char *why;
+    size_t len;
     bool coming = !call->any;
     if (coming && !call->looked) {
         coming = ratelimit_priv_redis_want_map(e);
@@ -3116,9 +3114,12 @@ static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
         return;
     }
     pthread_mutex_lock(&r->lock);
-    if (call->node || call->any)
-        (void)snprintf(r->error, sizeof r->error, "%s (left alone for a while)",
-                       call->node ? call->node->why : r->nodes->why);
+    why = call->node ? call->node->why : r->nodes->why;
+    len = strlen(why);
+    if ((call->node ||
+         call->any) && /* all that fail meanwhile say the same: not printed each time */
+        !(strncmp(r->error, why, len) == 0 && strcmp(r->error + len, left_alone) == 0))
+        (void)snprintf(r->error, sizeof r->error, "%s%s", why, left_alone);
     pthread_mutex_unlock(&r->lock);
     ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
 }
@@ -3159,8 +3160,6 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
     }
     if (refuses) {
         call->cool = true;
-        call->rests |= 7; /* somebody else asks */
-        e->refused = true;
         ratelimit_priv_redis_rest(e, call);
         return;
     }
@@ -3303,16 +3302,6 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
     advice->fail = true;
 }
 
-/* The cluster is up again: those of e that wait for that try at once. */
-static void ratelimit_priv_redis_wake(ratelimit_priv_redis_engine *e)
-{
-    ratelimit_priv_redis_call *call;
-    for (call = e->resting.first; call; call = call->next)
-        if (call->cool)
-            call->at_ns = e->rest_ns = 0;
-    e->refused = false;
-}
-
 /* The reply to call, which was sent on conn. */
 static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
                                            ratelimit_priv_redis_call *call, const redisReply *reply)
@@ -3326,8 +3315,6 @@ static void ratelimit_priv_redis_on_answer(ratelimit_priv_redis_conn *conn,
     if (good) {
         call->eval = call->asking = call->pause = false;
         if (call->answer(call, reply) || call->failed) {
-            if (e->refused)
-                ratelimit_priv_redis_wake(e);
             ratelimit_priv_redis_settle(e, call);
             return;
         }

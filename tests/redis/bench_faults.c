@@ -328,14 +328,21 @@ static void answered(void *self, const ratelimit_result *res, size_t count)
         answers_decided++;
 }
 
-/* CPU of this process in us for each of 1,000 requests, 10 in each turn. */
+static double cpu_us(void)
+{
+    struct timespec at;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
+}
+
+/* CPU in us for each of 10,000 requests, 10 in each turn, without what the loop's own poll takes. */
 static double loop_run(ratelimit_redis_async *a)
 {
-    enum { REQUESTS = 1000 };
-    clock_t start;
+    enum { REQUESTS = 10000 };
+    double spent = 0, start;
     int sent = 0, i;
     answers_decided = answers_failed = 0;
-    start = clock();
+    start = cpu_us();
     while (sent < REQUESTS || ratelimit_redis_async_under_way(a)) {
         uint64_t now = ratelimit_clock_ns();
         struct pollfd ready[32];
@@ -353,7 +360,9 @@ static double loop_run(ratelimit_redis_async *a)
         else if (timer_at)
             ms = timer_at > now ? (int)((timer_at - now) / RATELIMIT_MILLISECOND) + 1 : 0;
         memcpy(ready, watched, sizeof ready);
+        spent += cpu_us() - start;
         (void)poll(ready, (nfds_t)count, ms);
+        start = cpu_us();
         for (i = 0; i < count; i++)
             if (ready[i].revents)
                 ratelimit_redis_async_ready(
@@ -365,7 +374,7 @@ static double loop_run(ratelimit_redis_async *a)
             ratelimit_redis_async_tick(a, ratelimit_clock_ns());
         }
     }
-    return (double)(clock() - start) * 1e6 / CLOCKS_PER_SEC / REQUESTS;
+    return (spent + cpu_us() - start) / REQUESTS;
 }
 
 static void cluster_down(void)
@@ -384,8 +393,8 @@ static void cluster_down(void)
         exit(1);
     (void)loop_run(a); /* connects */
     decided = loop_run(a);
-    if (answers_failed > 10)
-        printf("    (%d of 1,000 failed while the cluster was up)\n", answers_failed);
+    if (answers_failed > 100)
+        printf("    (%d of 10,000 failed while the cluster was up)\n", answers_failed);
     for (i = 1; i < 6; i++)
         kill(number_of("CLUSTER_PIDS", i), SIGKILL);
     for (i = 0; i < 1000; i++) { /* until it says so */
@@ -398,9 +407,10 @@ static void cluster_down(void)
         server_sleep_ms(10);
     }
     failed = loop_run(a);
-    printf("an asynchronous handle, CPU of the client: %.1f us per decided request, %.1f us per "
-           "failed one (%d of 1,000 failed) while the cluster is down: %.2f times, at most 1: %s\n",
-           decided, failed, answers_failed, failed / decided, reached(failed <= decided));
+    printf(
+        "an asynchronous handle, CPU of the client: %.1f us per decided request, %.1f us per "
+        "failed one (%d of 10,000 failed) while the cluster is down: %.2f times, at most 1: %s\n",
+        decided, failed, answers_failed, failed / decided, reached(failed <= decided));
     ratelimit_redis_async_close(a);
 }
 
