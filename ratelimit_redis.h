@@ -138,17 +138,17 @@
    Firewalls and NAT forget idle connections, some within a minute: max_idle_ms should be less.
 
    Managed Redis. Give its name as host: READONLY and closed connections make a new connection,
-   which looks the name up again, and a login that expires as options.credentials. A proxy that shards (twemproxy, Envoy, Dynomite) needs one_key.
-   One master for each key: stores that write in several places at once (active-active) lose
-   charges.
+   which looks the name up again, and a login that expires as options.credentials. A proxy that
+   shards (twemproxy, Envoy, Dynomite) needs one_key. One master for each key: stores that write in
+   several places at once (active-active) lose charges.
 
 
    CLUSTER
 
    With options.cluster any node of options.host is enough to start. MOVED, ASK, TRYAGAIN and
-   CLUSTERDOWN are followed or waited out within timeout_ms. Each request has one key, so every node serves its own;
-   ratelimit_take_each is one write per node, and a node that hangs fails its own requests only,
-   as long as there are connections to the others. All-or-none needs all its keys on one node:
+   CLUSTERDOWN are followed or waited out within timeout_ms. Each request has one key, so every node
+   serves its own; ratelimit_take_each is one write per node, and a node that hangs fails its own
+   requests only. All-or-none needs all its keys on one node:
 
        "{alice}:login"  "{alice}:api"       only what is in the first braces chooses the node
 
@@ -186,8 +186,8 @@
    A login that changes (tokens of a cloud, rotated passwords) comes from options.credentials, which
    is asked at each new connection. If the server refuses it (WRONGPASS, NOAUTH), it is asked once
    more, and the connection that was refused goes on. A request that is answered NOAUTH was not
-   carried out: it goes out on a new connection, once. A connection that is logged in stays so for as
-   long as the server likes.
+   carried out: it goes out on a new connection, once. A connection that is logged in stays so for
+   as long as the server likes.
 
    A name with several addresses: each is tried, in the order of getaddrinfo, and has its share of
    connect_timeout_ms. Names are looked up at each new connection. Where servers tell addresses that
@@ -206,11 +206,11 @@
        }
        static int watch(void *base, int fd, unsigned events, void **yours)
        {
+           short what = EV_PERSIST | (events & RATELIMIT_REDIS_READ ? EV_READ : 0) |
+                                     (events & RATELIMIT_REDIS_WRITE ? EV_WRITE : 0);
            if (*yours)
                event_free(*yours);
-           *yours = events ? event_new(base, fd, EV_PERSIST |
-                                 (events & RATELIMIT_REDIS_READ ? EV_READ : 0) |
-                                 (events & RATELIMIT_REDIS_WRITE ? EV_WRITE : 0), ready, NULL) : NULL;
+           *yours = events ? event_new(base, fd, what, ready, NULL) : NULL;
            return *yours ? event_add(*yours, NULL) : 0;
        }
        static void answered(void *self, const ratelimit_result *res, size_t count)
@@ -252,9 +252,10 @@
                          with Lua 5.4. Needs the struct library of Redis' Lua
        permissions     EVALSHA EVAL GET SET DEL TIME on keys with the prefix; SELECT (database),
                          CLUSTER and ASKING (cluster), PING (ratelimit_redis_ping), PTTL PEXPIRE
-                         INCRBY (windows, locks), WAIT (wait_replicas), DECR (plain semaphores), ZADD ZCARD ZRANGE ZREM
-                         ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with expiry); CLIENT if there
-                         is a client_name and ROLE with sentinels, but they are no matter
+                         INCRBY (windows, locks), WAIT (wait_replicas), DECR (plain semaphores),
+                         ZADD ZCARD ZRANGE ZREM ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with
+                         expiry); CLIENT if there is a client_name and ROLE with sentinels, but they
+                         are no matter
        names           what is written where: see >>implementation: scripts
        time            the server's, microseconds, to the year 2255
        each            the order of one key's requests in a batch is kept, unless one of them takes
@@ -340,7 +341,7 @@ typedef struct ratelimit_redis_options {
                                     less than what is between forgets connections after */
     uint32_t pool_size;          /* 0: 16; most connections to a server at once */
     uint32_t wait_replicas;      /* a lock, or its renewal, is OK only if so many replicas have it,
-                                    within half of the time left: see >>locks. 0: the master alone */
+                                    within half of the time left: see >>locks. 0: none */
     const char *client_name;     /* of our connections in CLIENT LIST, without blanks; NULL: none */
     bool one_key;                /* each command has one key: for a proxy that shards by keys. Then
                                     all-or-none needs a hash tag, as in a cluster */
@@ -367,8 +368,9 @@ typedef struct ratelimit_redis_options {
  * options  NULL: all defaults
  * status   may be NULL; BAD_ARGUMENT (port, database or path out of range, several hosts without
  *          cluster or master_name, database in a cluster, ttl_min_ms above ttl_max_ms, user without
- *          password, tls_cert without tls_key, an empty tls_name), UNSUPPORTED (tls without RATELIMIT_REDIS_TLS), SYNTAX (the certificates can't
- *          be read), NO_MEMORY if NULL is returned, else OK */
+ *          password, tls_cert without tls_key, an empty tls_name), UNSUPPORTED (tls without
+ *          RATELIMIT_REDIS_TLS), SYNTAX (the certificates can't be read), NO_MEMORY if NULL is
+ *          returned, else OK */
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
                                                     ratelimit_status *status_or_null);
 
@@ -510,9 +512,9 @@ RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const 
 
 /* A lock that is held. What it guarantees: while Redis keeps its data, at most one holder at a
  * time. What loses it: a failover (Redis replicates after it answers), a crash without persistence,
- * an eviction, FLUSHALL, and a holder that is stopped for longer than its time and does not notice. So what
- * the lock protects should refuse a fence smaller than one that it has seen; only that makes it
- * safe:
+ * an eviction, FLUSHALL, and a holder that is stopped for longer than its time and does not notice.
+ * So what the lock protects should refuse a fence smaller than one that it has seen; only that makes
+ * it safe:
  *
  *     UPDATE account SET balance = ?, fence = ? WHERE id = ? AND fence <= ?
  *
@@ -1371,6 +1373,7 @@ typedef struct ratelimit_priv_redis_node {
     ratelimit_priv_redis_conn *idle, *half; /* half made */
     uint32_t open;                          /* connections, also idle, half made and in use */
     uint32_t making;                        /* of them being made by somebody */
+    uint32_t asked;                         /* for the map */
     bool seed;                              /* the options name it */
     bool known;                             /* the map names it */
     bool down, probing;                     /* failed; somebody tries it */
@@ -1389,10 +1392,9 @@ struct ratelimit_redis {
     ratelimit_priv_redis_node *master; /* with sentinels */
     ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
     bool mapped, mapping;
-    bool apart;        /* keys may not be in one command: the server, or who is between, said so */
-    uint64_t map_at;   /* ratelimit_clock_ns, when the map was last asked for */
-    uint32_t map_turn; /* whom to ask next */
-    uint64_t mix;      /* of chance */
+    bool apart;      /* keys may not be in one command: the server, or who is between, said so */
+    uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
+    uint64_t mix;    /* of chance */
     char error[256];
     ratelimit_redis_counts counts; /* without the lock; last_success_ms: ratelimit_clock_ns */
     /* Not changed after open. */
@@ -2014,7 +2016,7 @@ static const char *ratelimit_priv_redis_flush(ratelimit_priv_redis_conn *conn)
     const int flags = 0; /* SO_NOSIGPIPE was set */
 #  endif
     for (;;) {
-        const char *bytes = conn->out + conn->out_at;
+        const char *bytes = conn->out ? conn->out + conn->out_at : NULL;
         size_t len = conn->out_len - conn->out_at;
         ssize_t n;
 #  if defined(RATELIMIT_REDIS_TLS)
@@ -2028,8 +2030,14 @@ static const char *ratelimit_priv_redis_flush(ratelimit_priv_redis_conn *conn)
         }
 #  endif
         if (!len) {
-            if (conn->out_at == conn->out_len)
-                conn->out_at = conn->out_len = 0;
+            if (conn->out_at < conn->out_len)
+                return NULL;
+            conn->out_at = conn->out_len = 0;
+            if (conn->out_room > 16384) { /* after a large batch, or long keys */
+                free(conn->out);
+                conn->out = NULL;
+                conn->out_room = 0;
+            }
             return NULL;
         }
         n = send(conn->fd, bytes, len, flags);
@@ -2370,7 +2378,7 @@ static bool ratelimit_priv_redis_is_down(const ratelimit_priv_redis_node *node)
     return node->down && (node->probing || ratelimit_clock_ns() < node->down_until);
 }
 
-/* ---- >>implementation: map --------------------------------------------------------------------- */
+/* ---- >>implementation: map ------------------------------------------------------------------- */
 
 /* The node at host:port, made if there is none; NULL if there is no memory. One that left the
  * cluster and has no connections gives its place. Locked. */
@@ -3012,7 +3020,6 @@ static void ratelimit_priv_redis_give_back(ratelimit_priv_redis_engine *e)
 {
     ratelimit_redis *r = e->r;
     ratelimit_priv_redis_conn *conn, *next;
-    char *large = NULL;
     for (conn = e->conns; conn; conn = next) {
         ratelimit_priv_redis_node *node = conn->node;
         bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
@@ -3026,11 +3033,6 @@ static void ratelimit_priv_redis_give_back(ratelimit_priv_redis_engine *e)
         }
         ratelimit_priv_redis_leave_engine(conn);
         now = ratelimit_clock_ns();
-        if (ready && conn->out_room > 16384) { /* after a large batch, or long keys */
-            large = conn->out;
-            conn->out = NULL;
-            conn->out_room = 0;
-        }
         pthread_mutex_lock(&r->lock);
         node->making -= !ready;
         if (ready ? !node->down && !conn->retired : now < conn->end) {
@@ -3049,29 +3051,21 @@ static void ratelimit_priv_redis_give_back(ratelimit_priv_redis_engine *e)
         else
             pthread_cond_signal(&r->freed);
         ratelimit_priv_redis_unlock(r);
-        free(large);
-        large = NULL;
     }
 }
 
 /* ---- the way of a call ---- */
 
-/* The server to be asked for the map: one after the other of those that are up. Locked. */
+/* The server to be asked for the map: of those that are up, who was asked least. Locked. */
 static ratelimit_priv_redis_node *ratelimit_priv_redis_any(ratelimit_redis *r)
 {
     ratelimit_priv_redis_node *node, *found = NULL;
-    uint32_t count = 0, turn = r->map_turn;
-    int round;
-    for (round = 0; round < 2 && !found; round++)
-        for (node = r->nodes; node && !found; node = node->next) {
-            if (!(node->seed || (r->cluster && node->known)) || ratelimit_priv_redis_is_down(node))
-                continue;
-            if (round == 0)
-                count++;
-            else if (count && turn-- % count == 0)
-                found = node;
-        }
-    r->map_turn++;
+    for (node = r->nodes; node; node = node->next)
+        if ((node->seed || (r->cluster && node->known)) && !ratelimit_priv_redis_is_down(node) &&
+            (!found || node->asked < found->asked))
+            found = node;
+    if (found)
+        found->asked++;
     return found;
 }
 
@@ -3719,7 +3713,7 @@ static void ratelimit_priv_redis_ask_map(ratelimit_priv_redis_engine *e)
     ratelimit_priv_redis_dispatch(e, call);
 }
 
-/* Asks for the map, at most every 100 ms, until there is one every 20 ms. True: it is on its way. */
+/* Asks for the map, at most every 100 ms, before there is one every 20 ms. True: it is coming. */
 static bool ratelimit_priv_redis_want_map(ratelimit_priv_redis_engine *e)
 {
     ratelimit_redis *r = e->r;
@@ -5926,10 +5920,7 @@ static bool ratelimit_priv_redis_wait_once(ratelimit_priv_redis_wait_state *w, u
     uint64_t now = ratelimit_clock_ns(), pause = w->pause_ns;
     if (now >= w->until_ns)
         return false;
-    w->mix ^= w->mix << 13;
-    w->mix ^= w->mix >> 7;
-    w->mix ^= w->mix << 17;
-    pause -= w->mix % (pause / 2 + 1);
+    pause -= ratelimit_priv_redis_chance(&w->mix, pause / 2 + 1);
     if (free_in_ns && free_in_ns < pause)
         pause = free_in_ns;
     if (pause > w->until_ns - now)

@@ -168,7 +168,7 @@ static void redis_ready(evutil_socket_t fd, short events, void *self)
                                     (events & EV_WRITE ? RATELIMIT_REDIS_WRITE : 0u));
 }
 
-/* An event for each socket that the limiter has open; another one when it waits for other things. */
+/* An event for each socket that the limiter has open; a new one when it waits for other things. */
 static int watch(void *self, int fd, unsigned events, void **yours)
 {
     short what = EV_PERSIST;
