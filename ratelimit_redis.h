@@ -513,8 +513,8 @@ RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const 
 /* A lock that is held. What it guarantees: while Redis keeps its data, at most one holder at a
  * time. What loses it: a failover (Redis replicates after it answers), a crash without persistence,
  * an eviction, FLUSHALL, and a holder that is stopped for longer than its time and does not notice.
- * So what the lock protects should refuse a fence smaller than one that it has seen; only that makes
- * it safe:
+ * So what the lock protects should refuse a fence smaller than one that it has seen; only that
+ * makes it safe:
  *
  *     UPDATE account SET balance = ?, fence = ? WHERE id = ? AND fence <= ?
  *
@@ -4831,8 +4831,8 @@ typedef struct ratelimit_priv_redis_work {
 
 /* All or none over several slots, one after the other (options.all_in_turn). The entries are in the
  * order in which they are asked: those of a slot together, settled ones at the end. Each step gives
- * the calls that are to be run next: those of one slot, or, when one has refused, all that give back
- * (slots before it) and look (slots after it). */
+ * the calls that are to be run next: those of one slot, or, when one has refused, all that give
+ * back (slots before it) and look (slots after it). */
 typedef struct ratelimit_priv_redis_turns {
     ratelimit_redis *r;
     const ratelimit_request *req;
@@ -4965,8 +4965,8 @@ static void ratelimit_priv_redis_turns_end(ratelimit_priv_redis_turns *t)
         ratelimit_priv_fail(t->res, t->count, RATELIMIT_STORE_FAILED);
 }
 
-/* The calls to be run next are those from *first on, as many as it returns; some may be done. 0: all
- * is decided. */
+/* The calls to be run next are those from *first on, as many as it returns; some may be done. 0:
+ * all is decided. */
 static size_t ratelimit_priv_redis_turns_step(ratelimit_priv_redis_turns *t, size_t *first)
 {
     bool bad = t->failed;
@@ -5638,8 +5638,8 @@ static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
     return true;
 }
 
-/* WAIT, which goes out with a script and behind it: it tells how many replicas have what was written
- * on its connection. So it is sent again while the script is, and is worth nothing on another
+/* WAIT, which goes out with a script and behind it: it tells how many replicas have what was
+ * written on its connection. So it is sent again while the script is, and is worth nothing on another
  * connection (the slot moves). The script's call stands before it. */
 static void ratelimit_priv_redis_build_wait(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)

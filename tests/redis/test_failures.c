@@ -707,7 +707,22 @@ static void urls_are_read(void)
                                       "unix://run/x",
                                       "unix:///x?db=",
                                       "unix:///x?x=1",
-                                      "redis://h/99999999999"};
+                                      "redis://h/99999999999",
+                                      "redis://a,",
+                                      "redis://,a",
+                                      "redis://a,,b",
+                                      "redis://a:1,b:x",
+                                      "redis://a?master=",
+                                      "redis://a?master",
+                                      "redis://a/1?name=m",
+                                      "redis://a,b/x?master=m"};
+    static const struct {
+        const char *host;
+        int port;
+    } several[] = {{"a", 26379}, {"b", 7001}, {"::1", 26379}, {"fe80::2", 7002}};
+    const ratelimit_priv_redis_node *node;
+    ratelimit_redis_options options;
+    ratelimit_redis *sentinels;
     ratelimit_status status;
     size_t i;
     for (i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -734,6 +749,23 @@ static void urls_are_read(void)
     CHECK_U64(status, RATELIMIT_UNSUPPORTED); /* not compiled in here */
     CHECK(ratelimit_redis_open_url("redis://u@h", NULL, &status) == NULL);
     CHECK_U64(status, RATELIMIT_BAD_ARGUMENT); /* a user without a password */
+    CHECK(ratelimit_redis_open_url("redis://a,b", NULL, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT); /* of one server several */
+    memset(&options, 0, sizeof options);
+    options.cluster = true;
+    CHECK(ratelimit_redis_open_url("redis://a?master=m", &options, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT); /* sentinels know no cluster */
+    sentinels = ratelimit_redis_open_url("redis://a,b:7001,[::1],[fe80::2]:7002/3?master=m%20x",
+                                         NULL, &status);
+    CHECK_U64(status, RATELIMIT_OK);
+    CHECK_TEXT(sentinels->master_name, "m x");
+    CHECK_U64(sentinels->database, 3);
+    for (i = 0, node = sentinels->nodes; i < 4; i++, node = node->next) {
+        CHECK_TEXT(node->host, several[i].host);
+        CHECK_U64(node->port, several[i].port);
+    }
+    CHECK(node == NULL);
+    ratelimit_redis_close(sentinels);
 }
 
 /* A proxy that shards would send the whole command where its first key belongs. */
