@@ -23,6 +23,7 @@
        LOGIN, NAMES        credentials that change; which address is dialed
        ASYNCHRONOUS        on an event loop
        OPTIONS             of the preprocessor
+       SERVERS             which were run, which read about
        LIMITS              numbers
        >>options           interface
        >>windows           interface: counters
@@ -139,8 +140,10 @@
 
    Managed Redis. Give its name as host: READONLY and closed connections make a new connection,
    which looks the name up again, and a login that expires as options.credentials. A proxy that
-   shards (twemproxy, Envoy, Dynomite) needs one_key. One master for each key: stores that write in
-   several places at once (active-active) lose charges.
+   shards (twemproxy, Envoy, Dynomite) needs one_key. Let it hash what is in braces (twemproxy:
+   hash_tag: "{}") and never move keys of a server that fails (auto_eject_hosts: false), or a limit
+   starts anew there. One master for each key: stores that write in several places at once
+   (active-active) lose charges.
 
 
    CLUSTER
@@ -246,10 +249,22 @@
        those of ratelimit.h      RATELIMIT_NO_CLOCK excepted
 
 
+   SERVERS
+
+       run: all tests, at each change       Redis 7.0; twemproxy 0.5 with one_key
+       run: all tests, by hand              Redis 8.0, 6.2, 7.0 built for 32 bits; Valkey 8.0
+       run: the same, by hand, but those    Redis 5.0
+         that need users (ACL) or commands
+         that it does not have
+       every script run with Lua 5.4        servers with that Lua (Dragonfly, Garnet) were not run
+       not run, only read about             Redis 7.2 and 7.4, KeyDB, ElastiCache, MemoryDB,
+                                              Memorystore, Azure; Upstash is not known to work
+
+
    LIMITS
 
-       server          Redis 5 or later (users: 6), Valkey; run with Redis 7.0, every script also
-                         with Lua 5.4. Needs the struct library of Redis' Lua
+       server          Redis 5 or later (users: 6), Valkey, with the struct library of their Lua:
+                         see SERVERS
        permissions     EVALSHA EVAL GET SET DEL TIME on keys with the prefix; SELECT (database),
                          CLUSTER and ASKING (cluster), PING (ratelimit_redis_ping), PTTL PEXPIRE
                          INCRBY (windows, locks), WAIT (wait_replicas), DECR (plain semaphores),
