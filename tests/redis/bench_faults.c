@@ -1,4 +1,4 @@
-/* bench_faults.c - what decisions on Redis cost when something goes wrong, as ratios within one run.
+/* bench_faults.c - what decisions on Redis cost when something goes wrong, within one run.
  * tests/redis/run.sh bench runs it with a cluster, of which it kills masters at the end. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
@@ -335,7 +335,7 @@ static double cpu_us(void)
     return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
 }
 
-/* CPU in us for each of 10,000 requests, 10 in each turn, without what the loop's own poll takes. */
+/* CPU in us for each of 10,000 requests, 10 in each turn, without the loop's own poll. */
 static double loop_run(ratelimit_redis_async *a)
 {
     enum { REQUESTS = 10000 };

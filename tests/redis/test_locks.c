@@ -747,7 +747,7 @@ static void a_lock_that_waits_for_a_replica_is_there_when_it_is_held(void)
     ratelimit_redis_close(w);
 }
 
-/* A master whose replica is cut off gives no lock; one who waits gets it when the replica is back. */
+/* A master whose replica is cut off gives no lock; who waits gets it when the replica is back. */
 static void a_lock_without_its_replica_is_not_held(void)
 {
     ratelimit_redis *w = open_waiting(1), *alone = open_waiting(0), *two = open_waiting(2);

@@ -157,8 +157,8 @@ static void scripts_flushed_on_one_server_are_sent_again(void)
     ratelimit_redis_close(r);
 }
 
-/* Its keys fail while it is stopped, after which the proxy is left alone for a moment if two of them
- * were asked in a row. The other's keys are decided whenever the proxy is asked. */
+/* Its keys fail while it is stopped; then the proxy is left alone for a moment if two of them were
+ * asked in a row. The other's keys are decided whenever the proxy is asked. */
 static void a_server_that_hangs_behind_the_proxy_leaves_the_others_keys_decided(void)
 {
     ratelimit_redis_options options = server_options();
