@@ -5654,8 +5654,8 @@ static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
 }
 
 /* WAIT, which goes out with a script and behind it: it tells how many replicas have what was
- * written on its connection. So it is sent again while the script is, and is worth nothing on another
- * connection (the slot moves). The script's call stands before it. */
+ * written on its connection. So it is sent again while the script is, and is worth nothing on
+ * another connection (the slot moves). The script's call stands before it. */
 static void ratelimit_priv_redis_build_wait(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
