@@ -124,7 +124,8 @@ static const ratelimit_limit *any_limit(void)
 }
 
 /* Which of its full buckets a table drops for a newcomer is not promised, and differs with -Os. It
- * shows where time goes back, so tables have a time that does not, and in what a sweep and counts.evicted say. */
+ * shows where time goes back, so tables have a time that does not, and in what a sweep and
+ * counts.evicted say. */
 static void pass_time(void)
 {
     uint64_t step = any_size(any(16) ? 28 : 38);

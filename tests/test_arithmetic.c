@@ -1,5 +1,5 @@
-/* test_arithmetic.c - the arithmetic of a bucket against exact whole numbers that share nothing with
- * it: small numbers exhaustively, large ones at their borders. tests/z3 proves the laws of the
+/* test_arithmetic.c - the arithmetic of a bucket against exact whole numbers that share nothing
+ * with it: small numbers exhaustively, large ones at their borders. tests/z3 proves the laws of the
  * quick way, of spans and of divisions by multiplication for all values; here is tested what the C
  * makes of them, and what is not proven: changed limits, the way a fraction is stored.
  *
