@@ -806,6 +806,23 @@ extern "C" {
    server as much as a step of the script: most and cost as doubles (0-7, 8-15), tag (16-20), owed
    (21-25), far as a double (26-33), and window as a double (34-41) if there is one.
 
+   On the wire the take of the quick start (5 a minute, burst 10) is this, in one write; each word
+   and each argument ends with CR LF, and bytes that are no text are shown in hex:
+
+       *5 $7 EVALSHA                       a command of five words
+       $40 (40 hex digits)                 which script: the SHA-1 of its text
+       $1 1                                with one key
+       $26 ratelimit:b{alice}e43f92dc      the bucket
+       $34 000000384d253942                most: 108 s, all but the cost of the window of 120 s
+           000000c00b5a0642                cost: 12 s
+           41cb925c00 41cb925c02           tag, and owed, which has the bit of a debt on purpose
+           000000949a443e42                far: 130 s, the window and step_ns
+
+   The answer is one number, the debt in ns that was found: ":0" if alice owed nothing, and after a
+   first take ":11997321000", 2.7 ms later. C decides from it whether the take has passed, as the
+   script did, and what remains. A server that does not know the script answers "-NOSCRIPT ...", and
+   the same take goes out once more as EVAL with the script's text.
+
    Lua 5.4 tells floats from integers: so numbers are printed with %.0f and replies are floored. */
 
 enum {
