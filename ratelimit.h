@@ -3445,7 +3445,8 @@ static inline uint64_t ratelimit_priv_idle(const ratelimit_bucket *b, uint64_t l
 static RATELIMIT_PRIV_INLINE ratelimit_priv_line *ratelimit_priv_block(const ratelimit_table *t,
                                                                        ratelimit_priv_line *line)
 {
-    size_t offset = (size_t)((uintptr_t)line - (uintptr_t)ratelimit_priv_lines(t));
+    const ratelimit_priv_line *first = ratelimit_priv_lines(t);
+    size_t offset = (size_t)((uintptr_t)line - (uintptr_t)first);
     return (ratelimit_priv_line *)((uintptr_t)line - (offset & (RATELIMIT_PRIV_BLOCK * 64 - 1)));
 }
 

@@ -190,7 +190,7 @@ static void costs_and_counts_are_exact_at_all_borders(void)
                                      wide_add(wide_mul(wide_of(span.ns), d), wide_of(span.part))));
                 else
                     CHECK(wide_less(wide_power(62), wide_ceil(cost, d)));
-                span = ratelimit_priv_span_of(n[k] <= RATELIMIT_PRIV_LONG ? n[k] : 0, l.parts - 1);
+                span = ratelimit_priv_span_of(n[k] <= RATELIMIT_PRIV_MAX ? n[k] : 0, l.parts - 1);
                 count = ratelimit_priv_count(&l, span);
                 cost = wide_add(wide_mul(wide_of(span.ns), d), wide_of(span.part));
                 CHECK(wide_is(count, wide_divide(cost, interval, &rest)));

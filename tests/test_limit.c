@@ -460,7 +460,7 @@ static void tokens_of_nearly_2_to_the_40_or_the_56_refuse(void)
             uint64_t tokens = powers[i] - below;
             ratelimit_limit limit = ratelimit_limit_make(tokens, tokens - 1, 10);
             ratelimit_bucket b = {0, 0};
-            place("below 2 to the", i, below);
+            place("below a power of two", below, i);
             CHECK_U64(ratelimit_limit_check(&limit), OK);
             check_interval(&limit, false);
             CHECK(ratelimit_bucket_take(&b, &limit, 10, 1000, NULL));

@@ -115,9 +115,9 @@ static void use_locks(void)
     USE(ratelimit_table_release(t, "k", 1, &permit, 0) == RATELIMIT_LOST && locks_used(1));
     ratelimit_table_stats(t, 0,
                           &counts); /* a lock for each place: nobody waits for a whole table */
-    USE(locks_used((unsigned)counts.capacity + 1));
+    USE(locks_used(RATELIMIT_PRIV_CAST(unsigned, counts.capacity) + 1));
     USE(ratelimit_table_sweep(t, 9 * RATELIMIT_SECOND, 0) >= 60);
-    USE(locks_used((unsigned)counts.capacity));
+    USE(locks_used(RATELIMIT_PRIV_CAST(unsigned, counts.capacity)));
     ratelimit_table_stats(t, 0, &counts);
     USE(counts.keys == 0 && locks_depth == 0);
     locks_taken = 0;
