@@ -3490,7 +3490,7 @@ ratelimit_priv_choose_any(const ratelimit_table *t, uint64_t now, ratelimit_priv
         for (slot = 0; slot < 3; slot++) {
             uint32_t tag = ratelimit_priv_load32(&line->tag[slot]);
             ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[slot]);
-            uint64_t left = tag ? ratelimit_priv_left(&b, now) : 0, idle = 0;
+            uint64_t left = ratelimit_priv_left(&b, now), idle = 0;
             seat->least = left < seat->least ? left : seat->least;
             if (left) {
                 if (t->when_full == RATELIMIT_REFUSE ||
@@ -3530,11 +3530,13 @@ ratelimit_priv_choose_any(const ratelimit_table *t, uint64_t now, ratelimit_priv
 static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_rank(const ratelimit_bucket *b, uint64_t now,
                                                           bool last_seen)
 {
-    uint64_t left = ratelimit_priv_load64(&b->full_ns) - now, seen,
-             rank = left + (RATELIMIT_PRIV_HALF - 1);
+    const uint64_t rest = ratelimit_priv_load64(&b->rest);
+    uint64_t left = ratelimit_priv_load64(&b->full_ns) - now, seen, rank;
+    left &= 0 - (uint64_t)(rest != 0); /* whatever full_ns is: one who died may have claimed it */
+    rank = left + (RATELIMIT_PRIV_HALF - 1);
     if (!last_seen)
         return rank;
-    seen = UINT64_C(1) << (ratelimit_priv_load64(&b->rest) >> RATELIMIT_PRIV_SEEN_SHIFT);
+    seen = UINT64_C(1) << (rest >> RATELIMIT_PRIV_SEEN_SHIFT);
     seen = seen > left ? seen : 0;
     return rank < RATELIMIT_PRIV_HALF ? rank : rank + RATELIMIT_PRIV_MAX - seen;
 }
@@ -3734,7 +3736,7 @@ static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
 /* ns that a key still owes whose place a newcomer gets; 0 if the place is free. */
 static inline uint64_t ratelimit_priv_displaced(const ratelimit_priv_seat *seat, uint64_t now)
 {
-    return seat->there || !seat->old_tag ? 0 : ratelimit_priv_left(&seat->in_it, now);
+    return seat->there ? 0 : ratelimit_priv_left(&seat->in_it, now);
 }
 
 static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_priv_seat *seat,
