@@ -3441,6 +3441,12 @@ static inline uint64_t ratelimit_priv_idle(const ratelimit_bucket *b, uint64_t l
     return seen > left ? seen - left : 0;
 }
 
+/* The line that a bucket of a table lies in. */
+static RATELIMIT_PRIV_INLINE ratelimit_priv_line *ratelimit_priv_line_of(const ratelimit_bucket *b)
+{
+    return (ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63);
+}
+
 /* The block of a line: eight lines. */
 static RATELIMIT_PRIV_INLINE ratelimit_priv_line *ratelimit_priv_block(const ratelimit_table *t,
                                                                        ratelimit_priv_line *line)
@@ -3579,7 +3585,7 @@ static bool ratelimit_priv_choose_debt(const ratelimit_table *t, uint64_t now,
         return false;
     best = last_seen ? ratelimit_priv_first(block, seat->home, now, true, &b)
                      : ratelimit_priv_first(block, seat->home, now, false, &b);
-    seat->line = (ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63);
+    seat->line = ratelimit_priv_line_of(b);
     seat->slot = (uint32_t)(b - seat->line->bucket);
     seat->word =
         seat->line == seat->home ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
@@ -3897,7 +3903,7 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_again(ratelimit_table *t
                                                               uint64_t now, ratelimit_result *out,
                                                               ratelimit_bucket *b, uint64_t rest)
 {
-    ratelimit_priv_line *line = (ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63);
+    ratelimit_priv_line *line = ratelimit_priv_line_of(b);
     while (ratelimit_priv_odd(&line->lock, ratelimit_priv_load32(&line->lock)))
         ; /* rest and tag may follow full_ns */
     if (ratelimit_priv_load32(&line->tag[b - line->bucket]) != ratelimit_priv_tag(place) ||
@@ -3914,11 +3920,6 @@ ratelimit_priv_note_seen(ratelimit_bucket *b, const ratelimit_limit *l, uint64_t
     if (!((rest ^ l->state) << 6))
         (void)ratelimit_priv_swap64(&b->rest, rest, l->state | ratelimit_priv_seen_bits(debt));
     return answer;
-}
-
-static RATELIMIT_PRIV_INLINE uint32_t *ratelimit_priv_lock_of(const ratelimit_bucket *b)
-{
-    return &((ratelimit_priv_line *)((uintptr_t)b & ~(uintptr_t)63))->lock;
 }
 
 /* The quick way, on a place whose line had this lock word before its tag was read. It writes no
@@ -3942,7 +3943,7 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_there(ratelimit_table *t, 
             return ratelimit_priv_table_slow(t, place, l, n, now, out);
         if (out)
             ratelimit_priv_quick_result(l, n, debt, 0, out);
-        if (!RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(b), word)))
+        if (!RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(&ratelimit_priv_line_of(b)->lock, word)))
             return ratelimit_priv_take_again(t, place, l, n, now, out, b, rest);
         return RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt))
                    ? true
@@ -3950,7 +3951,7 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_there(ratelimit_table *t, 
     }
     debt -= n * l->interval_ns;
     if (!RATELIMIT_PRIV_LIKELY(debt <= l->window_ns) ||
-        !RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(b), word)))
+        !RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(&ratelimit_priv_line_of(b)->lock, word)))
         return ratelimit_priv_table_slow(t, place, l, n, now, out);
     if (out)
         ratelimit_priv_quick_result(l, 0, debt, full - now - l->window_ns, out);
@@ -4181,7 +4182,8 @@ static size_t ratelimit_priv_each(ratelimit_table *t, const ratelimit_request *r
             ratelimit_result *out = res ? &res[i] : NULL;
 #  if RATELIMIT_PRIV_QUICK
             if (RATELIMIT_PRIV_LIKELY(ahead) && RATELIMIT_PRIV_LIKELY(s->b != NULL) &&
-                RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(ratelimit_priv_lock_of(s->b), s->word)))
+                RATELIMIT_PRIV_LIKELY(
+                    !ratelimit_priv_moved(&ratelimit_priv_line_of(s->b)->lock, s->word)))
                 pass =
                     ratelimit_priv_take_there(t, s->place, q->limit, q->n, now, out, s->b, s->word);
             else

@@ -5906,15 +5906,13 @@ static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *hex)
 {
     static const char digits[] = "0123456789abcdef";
     unsigned char bytes[16];
-    int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    ssize_t got = file < 0 ? -1 : read(file, bytes, sizeof bytes);
+    uint64_t random[2];
     size_t i;
-    if (file >= 0)
-        close(file);
-    if (got != (ssize_t)sizeof bytes) {
-        ratelimit_priv_redis_say(r, "/dev/urandom can't be read");
+    if (!ratelimit_priv_random(random)) {
+        ratelimit_priv_redis_say(r, "the system gives no random numbers");
         return false;
     }
+    memcpy(bytes, random, sizeof bytes);
     for (i = 0; i < sizeof bytes; i++) {
         hex[2 * i] = digits[bytes[i] >> 4];
         hex[2 * i + 1] = digits[bytes[i] & 15];
