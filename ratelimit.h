@@ -877,9 +877,11 @@ RATELIMIT_API bool ratelimit_take_all(ratelimit_limiter *l, const ratelimit_requ
  * Reserves where the store can: first come, first served, one wake-up, and TIMEOUT at once without
  * taking anything if it would take too long. Else polls at retry_after with jitter. True: the
  * tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT; CANCELED: the
- * reservation is given back if nobody reserved after it; DENIED: the key is blocked (where the
- * store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed policy. UNSUPPORTED
- * if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). In shadow mode nobody waits. */
+ * reservation is given back if nobody reserved after it (over a network it may be kept even then:
+ * if the request took longer to the store than the cancel did); DENIED: the key is blocked (where
+ * the store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed policy.
+ * UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). In shadow mode nobody
+ * waits. */
 RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request *req,
                                   uint64_t max_wait_ns, ratelimit_result *out_or_null);
 
