@@ -2355,7 +2355,8 @@ static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_sp
 /* Is this no debt, but a state of another kind? Classes of 24 and more: both upper bits are set. */
 static inline bool ratelimit_priv_special(uint64_t rest)
 {
-    return (~rest >> (RATELIMIT_PRIV_CLASS_SHIFT + 3) & 3) == 0;
+    return (rest & UINT64_C(3) << (RATELIMIT_PRIV_CLASS_SHIFT + 3)) ==
+           UINT64_C(3) << (RATELIMIT_PRIV_CLASS_SHIFT + 3);
 }
 
 /* ns until such a state may be forgotten, 0 if it may be now. */
@@ -3478,133 +3479,83 @@ static RATELIMIT_PRIV_INLINE uint32_t ratelimit_priv_find(ratelimit_priv_line *b
     return found ? ratelimit_priv_lowest(found) : 0;
 }
 
-/* The place that a new key gets: the first free one from its home line on; if there is none, the
- * policy's choice. seats are those of a batch, whose places are taken. The best place so far is
- * replaced by a better one only. EVICT and INHERIT: the lesser debt, and of equal ones the one that
- * was idle longer. EVICT_LAST_SEEN: the other way round. Under REFUSE no debt gives its place away,
- * a permit never does. */
-static RATELIMIT_PRIV_NOINLINE void
-ratelimit_priv_choose_any(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
-                          const ratelimit_priv_seat *seats, size_t count)
+/* In which order places are given away: 0 is free, then come the debts, the least first; UINT64_MAX
+ * is a permit, which is never given away. Under EVICT_LAST_SEEN debts come in the order of the
+ * times since they were seen, and those of whom that is not known in the order of the debts. */
+static RATELIMIT_PRIV_FAST uint64_t ratelimit_priv_rank(const ratelimit_table *t,
+                                                        const ratelimit_bucket *at, uint64_t now,
+                                                        bool last_seen)
 {
-    ratelimit_priv_line *block = ratelimit_priv_block(t, seat->home);
-    size_t i, k;
-    uint64_t best_left = 0, best_idle = 0;
-    seat->full = true;
-    seat->least = UINT64_MAX;
-    for (i = 0; i < RATELIMIT_PRIV_BLOCK; i++) {
-        ratelimit_priv_line *line = ratelimit_priv_line_at(block, seat->home, i);
-        uint32_t slot, word = i ? ratelimit_priv_load32(&line->lock) : seat->home_word;
-        for (slot = 0; slot < 3; slot++) {
-            uint32_t tag = ratelimit_priv_load32(&line->tag[slot]);
-            ratelimit_bucket b = ratelimit_priv_fetch(&line->bucket[slot]);
-            uint64_t left = ratelimit_priv_left(&b, now), idle = 0;
-            seat->least = left < seat->least ? left : seat->least;
-            if (left) {
-                if (t->when_full == RATELIMIT_REFUSE ||
-                    ratelimit_priv_class(b.rest) == RATELIMIT_PRIV_CLASS_PERMIT)
-                    continue;
-                if (t->when_full != RATELIMIT_EVICT_LAST_SEEN && !seat->full && left > best_left)
-                    continue;
-                idle = ratelimit_priv_idle(&b, left);
-                if (!seat->full &&
-                    (t->when_full == RATELIMIT_EVICT_LAST_SEEN
-                         ? idle < best_idle || (idle == best_idle && left >= best_left)
-                         : left == best_left && idle <= best_idle))
-                    continue;
-            }
-            for (k = 0; k < count && !(seats[k].line == line && seats[k].slot == slot); k++)
-                ;
-            if (k < count)
-                continue;
-            seat->full = false;
-            seat->line = line;
-            seat->word = word;
-            seat->slot = slot;
-            seat->old_tag = tag;
-            seat->in_it = b;
-            best_left = left;
-            best_idle = idle;
-            if (!left)
-                return;
-        }
-    }
+    const ratelimit_bucket b = ratelimit_priv_fetch(at);
+    uint64_t left = ratelimit_priv_left(&b, now), seen;
+    if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_class(b.rest) != RATELIMIT_PRIV_CLASS_PERMIT) &&
+        left && t->when_full != RATELIMIT_REFUSE)
+        return UINT64_MAX;
+    if (!last_seen || !left)
+        return left;
+    seen = UINT64_C(1) << (b.rest >> RATELIMIT_PRIV_SEEN_SHIFT);
+    return (UINT64_C(1) << 63) + left - (seen > left ? seen : 0);
 }
 
-/* The order in which places are given away, for debts: what is free ranks below HALF; then come the
- * debts, the least first. Under EVICT_LAST_SEEN they come in the order of the times since they were
- * seen, and those of whom it is not known in the order of their debts. */
-#  define RATELIMIT_PRIV_HALF (UINT64_C(1) << 63)
-static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_rank(const ratelimit_bucket *b, uint64_t now,
-                                                          bool last_seen)
+/* The place that ranks first, without those of a batch: a free one in the first line that has one,
+ * from the home line on; of equal ones the one that was seen longer ago. */
+static RATELIMIT_PRIV_INLINE ratelimit_bucket *
+ratelimit_priv_first(const ratelimit_table *t, ratelimit_priv_line *block,
+                     ratelimit_priv_line *home, uint64_t now, bool last_seen,
+                     const ratelimit_priv_seat *seats, size_t count, uint64_t *rank)
 {
-    const uint64_t rest = ratelimit_priv_load64(&b->rest);
-    uint64_t left = ratelimit_priv_load64(&b->full_ns) - now, seen, rank;
-    left &= 0 - (uint64_t)(rest != 0); /* whatever full_ns is: one who died may have claimed it */
-    rank = left + (RATELIMIT_PRIV_HALF - 1);
-    if (!last_seen)
-        return rank;
-    seen = UINT64_C(1) << (rest >> RATELIMIT_PRIV_SEEN_SHIFT);
-    seen = seen > left ? seen : 0;
-    return rank < RATELIMIT_PRIV_HALF ? rank : rank + RATELIMIT_PRIV_MAX - seen;
-}
-
-/* The place that ranks first. A processor cannot predict which one that is, so the code has no
- * branches but for a tie: then the one that was seen longer ago comes first. */
-static RATELIMIT_PRIV_INLINE uint64_t ratelimit_priv_first(ratelimit_priv_line *block,
-                                                           ratelimit_priv_line *home, uint64_t now,
-                                                           bool last_seen, ratelimit_bucket **first)
-{
-    uint64_t best = UINT64_MAX;
-    ratelimit_bucket *b, *chosen = home->bucket;
-    size_t i, slot;
-    for (i = 0; i < RATELIMIT_PRIV_BLOCK && best >= RATELIMIT_PRIV_HALF; i++) {
+    ratelimit_bucket *first = home->bucket, *b;
+    uint64_t best = UINT64_MAX, is;
+    uintptr_t lower;
+    size_t i, slot, k;
+    for (i = 0; best && i < RATELIMIT_PRIV_BLOCK; i++) {
         b = ratelimit_priv_line_at(block, home, i)->bucket;
         for (slot = 0; slot < 3; slot++, b++) {
-            uint64_t rank = ratelimit_priv_rank(b, now, last_seen), lower;
-            if (rank == best &&
-                ratelimit_priv_load64(&b->rest) > ratelimit_priv_load64(&chosen->rest))
-                chosen = b;
-            lower = 0 - (uint64_t)(rank < best);
-            best ^= (best ^ rank) & lower;
-            chosen = (ratelimit_bucket *)((uintptr_t)chosen ^
-                                          (((uintptr_t)chosen ^ (uintptr_t)b) & (uintptr_t)lower));
+            is = ratelimit_priv_rank(t, b, now, last_seen);
+            for (k = 0; k < count; k++)
+                if (&seats[k].line->bucket[seats[k].slot] == b)
+                    is = UINT64_MAX;
+            if (is == best && ratelimit_priv_load64(&b->rest) > ratelimit_priv_load64(&first->rest))
+                first = b;
+            lower = 0 - (uintptr_t)(is < best);
+            first = (ratelimit_bucket *)((uintptr_t)first ^
+                                         (((uintptr_t)first ^ (uintptr_t)b) & lower));
+            best = is < best ? is : best;
         }
     }
-    *first = chosen;
-    return best;
+    *rank = best;
+    return first;
 }
 
-/* The same for a block of debts. False: something else is in the way, the general way decides. */
-static bool ratelimit_priv_choose_debt(const ratelimit_table *t, uint64_t now,
-                                       ratelimit_priv_seat *seat)
+/* Gives a seat the place of a new key. */
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now,
+                                                          ratelimit_priv_seat *seat,
+                                                          const ratelimit_priv_seat *seats,
+                                                          size_t count)
 {
     ratelimit_priv_line *block = ratelimit_priv_block(t, seat->home);
     const bool last_seen = t->when_full == RATELIMIT_EVICT_LAST_SEEN;
     ratelimit_bucket *b;
-    uint64_t best;
-    if (now >> 63) /* a full bucket may have any full_ns, usually 0 */
-        return false;
-    best = last_seen ? ratelimit_priv_first(block, seat->home, now, true, &b)
-                     : ratelimit_priv_first(block, seat->home, now, false, &b);
-    seat->line = ratelimit_priv_line_of(b);
-    seat->slot = (uint32_t)(b - seat->line->bucket);
-    seat->word =
-        seat->line == seat->home ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
-    seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
-    seat->in_it = ratelimit_priv_fetch(b);
+    uint64_t best, left;
+    size_t i;
+    do {
+        if (RATELIMIT_PRIV_SIZE || last_seen || count)
+            b = ratelimit_priv_first(t, block, seat->home, now, last_seen, seats, count, &best);
+        else /* the same, with less to do */
+            b = ratelimit_priv_first(t, block, seat->home, now, false, NULL, 0, &best);
+        seat->line = ratelimit_priv_line_of(b);
+        seat->slot = (uint32_t)(b - seat->line->bucket);
+        seat->word =
+            seat->line == seat->home ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
+        seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
+        seat->in_it = ratelimit_priv_fetch(b);
+    } while (best != UINT64_MAX && ratelimit_priv_rank(t, &seat->in_it, now, last_seen) != best);
     seat->least = ratelimit_priv_left(&seat->in_it, now);
-    seat->full = seat->least && t->when_full == RATELIMIT_REFUSE;
-    return !ratelimit_priv_special(seat->in_it.rest) &&
-           ratelimit_priv_rank(&seat->in_it, now, last_seen) == best &&
-           (best < RATELIMIT_PRIV_HALF) == (seat->least == 0);
-}
-
-static void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now, ratelimit_priv_seat *seat,
-                                  const ratelimit_priv_seat *seats, size_t count)
-{
-    if (RATELIMIT_PRIV_SIZE || count || !ratelimit_priv_choose_debt(t, now, seat))
-        ratelimit_priv_choose_any(t, now, seat, seats, count);
+    seat->full = best == UINT64_MAX || (seat->least && t->when_full == RATELIMIT_REFUSE);
+    for (i = 0; best == UINT64_MAX && i < 3 * RATELIMIT_PRIV_BLOCK; i++) {
+        left = ratelimit_priv_left(&block[i / 3].bucket[i % 3], now);
+        seat->least = left < seat->least ? left : seat->least;
+    }
 }
 
 /* Was the line changed since its lock had this word? */

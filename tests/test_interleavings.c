@@ -45,6 +45,7 @@ typedef enum act {
     SWEEP_IDLE,
     ACQUIRE, /* n: most */
     RELEASE,
+    OCCUPY, /* before: the take of a key of its own, in the same line */
     SHARED, /* ratelimit_bucket_take_shared */
     SHARED_GENERAL,
     SHARED_REFUND,
@@ -85,7 +86,7 @@ typedef struct scenario {
     const char *name;
     unsigned flags;
     ratelimit_full when_full;
-    op before[3]; /* one after the other */
+    op before[4]; /* one after the other */
     op thread[3][MOST_OPS];
 } scenario;
 
@@ -450,12 +451,34 @@ static void list_outcomes(const scenario *s, unsigned at[3])
     memcpy(arena.byte, before, sizeof before);
 }
 
+/* A key with the same home line as A, B and C. */
+static uint32_t key_after(uint32_t key)
+{
+    uint64_t hash;
+    do {
+        key++;
+        hash = ratelimit_table_hash(table, &key, sizeof key);
+    } while (ratelimit_priv_home(table, ratelimit_priv_place(hash, limits[0].scope)) !=
+             ratelimit_priv_lines(table) + 2);
+    return key;
+}
+
+static void fill(uint32_t key, uint64_t n)
+{
+    ratelimit_request q = RATELIMIT_REQUEST(NULL, 0, NULL, 0);
+    q.key = &key;
+    q.key_len = sizeof key;
+    q.limit = &limits[0];
+    q.n = n;
+    CHECK(ratelimit_table_decide_one(table, &q, NOW, NULL));
+}
+
 static void start(const scenario *s)
 {
     ratelimit_table_options options;
     ratelimit_table_counts counts;
     unsigned i, at[3] = {0, 0, 0};
-    uint32_t filler = 1000;
+    uint32_t filler = 1000, occupier = 100000;
     memset(&options, 0, sizeof options);
     options.seed[0] = 5;
     options.when_full = s->when_full;
@@ -463,29 +486,22 @@ static void start(const scenario *s)
     bucket = (ratelimit_bucket *)(void *)(arena.byte + ARENA_BYTES - 64);
     CHECK(ratelimit_table_init(&table, arena.byte, RATELIMIT_TABLE_BYTES(12), &options) ==
           RATELIMIT_OK);
-    for (i = 0; i < KEYS; i++) { /* keys that want the same line */
-        keys[i] = i ? keys[i - 1] + 1 : 1;
-        while (ratelimit_priv_home(table, ratelimit_priv_place(
-                                              ratelimit_table_hash(table, &keys[i], sizeof keys[i]),
-                                              limits[0].scope)) != ratelimit_priv_lines(table) + 2)
-            keys[i]++;
-    }
+    for (i = 0; i < KEYS; i++)
+        keys[i] = key_after(i ? keys[i - 1] : 0);
     memset(permits, 0, sizeof permits);
     memset(&judge, 0, sizeof judge);
     memset(answers, 0, sizeof answers);
-    for (i = 0; i < 3 && s->before[i].what; i++)
-        act_out(&s->before[i], MOST_THREADS, &answers[MOST_THREADS][0]);
+    for (i = 0; i < 4 && s->before[i].what; i++)
+        if (s->before[i].what == OCCUPY)
+            fill(occupier = key_after(occupier), s->before[i].n);
+        else
+            act_out(&s->before[i], MOST_THREADS, &answers[MOST_THREADS][0]);
     if (s->flags & (CROWD | ROOM))
         for (;; filler++) {
-            ratelimit_request q = RATELIMIT_REQUEST(NULL, 0, NULL, 0);
             ratelimit_table_stats(table, NOW, &counts);
             if (counts.keys == (s->flags & ROOM ? PLACES - 1 : PLACES))
                 break;
-            q.key = &filler;
-            q.key_len = sizeof filler;
-            q.limit = &limits[0];
-            q.n = BURST;
-            CHECK(ratelimit_table_decide_one(table, &q, NOW, NULL));
+            fill(filler, BURST);
         }
     now_running = s;
     for (i = 0; i < KEYS; i++) {
@@ -702,6 +718,11 @@ static void keys_that_are_new(void)
          RATELIMIT_REFUSE,
          {OP(TAKE, A)},
          {{OP_AFTER(TAKE, B, 3, LATER)}, {OP_AFTER(TAKE, A, 3, LATER)}}},
+        {"new, the same new later: another place",
+         CROWD | FORGETS, /* the law grows with time; two places would be seen */
+         RATELIMIT_REFUSE,
+         {OP_N(TAKE, A, 2), OP_N(OCCUPY, A, 4), OP_N(OCCUPY, A, 4), OP_N(TAKE, C, 1)},
+         {{OP_AFTER(TAKE, B, 3, SEC)}, {OP_AFTER(TAKE, B, 3, LATER)}}},
     };
     EXPLORE(list);
 }

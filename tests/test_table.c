@@ -816,6 +816,23 @@ static void refuse_answers_full_until_a_place_is_free(void)
     CHECK(take_text(t, "new", 1, 10 * SEC).allowed);
 }
 
+/* One place is free, and two are wanted. It said: in 0 ns. */
+static void a_batch_that_lacks_a_second_place_says_when_there_will_be_one(void)
+{
+    static const debtor debtors[3] = {{"a", 0, 30}, {"b", 0, 10}, {"c", 0, 20}};
+    ratelimit_table *t = table_with(RATELIMIT_REFUSE, debtors);
+    ratelimit_request q[2] = {RATELIMIT_REQUEST("new", 3, &per_second, 1),
+                              RATELIMIT_REQUEST("newer", 5, &per_second, 1)};
+    ratelimit_result res[2];
+    CHECK(!ratelimit_table_decide(t, q, res, 2, RATELIMIT_ALL, 12 * SEC));
+    CHECK_U64(res[0].status, RATELIMIT_SKIPPED);
+    CHECK_U64(res[1].status, RATELIMIT_FULL);
+    CHECK_U64(res[1].retry_after_ns, 8 * SEC);
+    CHECK_U64(res[0].retry_after_ns, 8 * SEC);
+    CHECK(!ratelimit_table_decide(t, q, res, 2, RATELIMIT_ALL, 20 * SEC - 1));
+    CHECK(ratelimit_table_decide(t, q, res, 2, RATELIMIT_ALL, 20 * SEC));
+}
+
 /* No waiting for a place helps who asks for more than the burst. */
 static void more_than_the_burst_is_never_also_in_a_full_table(void)
 {
@@ -2602,6 +2619,7 @@ int main(int argc, char **argv)
     RUN(inherit_leaves_the_place_of_a_refused_newcomer_to_its_owner);
     RUN(inherit_lets_nothing_through_that_a_bucket_per_key_would_refuse);
     RUN(refuse_answers_full_until_a_place_is_free);
+    RUN(a_batch_that_lacks_a_second_place_says_when_there_will_be_one);
     RUN(more_than_the_burst_is_never_also_in_a_full_table);
     RUN(giving_back_to_an_unknown_key_needs_no_room_in_a_batch_either);
     RUN(a_request_without_effect_takes_no_place);
