@@ -2800,30 +2800,41 @@ static ratelimit_request ratelimit_priv_request(const void *key, size_t key_len,
     return q;
 }
 
-/* The quick way, for a take of n tokens from a bucket that was charged under the same limit, whose
+/* The quick rule, for a take of n tokens from a bucket that was charged under the same limit, whose
  * interval is a whole number of ns. All questions are in three tests: n - 1 < quick says that n is
  * 1 to burst, that the limit is good, a token bucket, and without a fraction; `rest` and `state`
  * are equal but for the bits of seen if nothing about the bucket is special; and debt <= window,
- * with the cost in it, is the decision. If any of them is false, the general way decides. It comes
- * to the same answer and the same state. */
-static RATELIMIT_PRIV_INLINE bool ratelimit_priv_quick(const ratelimit_limit *l, uint64_t n,
-                                                       uint64_t rest)
+ * with the cost in it, is the decision. If a test says no, the answer is OPEN: the general way
+ * decides. Else *debt is what the bucket then owes, and *full_ns what an allowed take makes of
+ * it. */
+static RATELIMIT_PRIV_INLINE int ratelimit_priv_quick(const ratelimit_limit *l, uint64_t n,
+                                                      uint64_t rest, uint64_t now,
+                                                      uint64_t *full_ns, uint64_t *debt)
 {
-    return RATELIMIT_PRIV_LIKELY(n - 1 < l->quick) &&
-           RATELIMIT_PRIV_LIKELY(!((rest ^ l->state) << 6));
+    const uint64_t full = *full_ns, cost = n * l->interval_ns;
+    if (!RATELIMIT_PRIV_LIKELY(n - 1 < l->quick) ||
+        !RATELIMIT_PRIV_LIKELY(!((rest ^ l->state) << 6)))
+        return RATELIMIT_PRIV_OPEN;
+    *full_ns = ((full - now) >> 63 ? now : full) + cost;
+    *debt = *full_ns - now;
+    if (RATELIMIT_PRIV_LIKELY(*debt <= l->window_ns))
+        return RATELIMIT_PRIV_ALLOWED;
+    *debt -= cost;
+    return RATELIMIT_PRIV_LIKELY(*debt <= l->window_ns) ? RATELIMIT_PRIV_REFUSED
+                                                        : RATELIMIT_PRIV_OPEN;
 }
 
-/* The result of a quick take that leaves this debt. A refused one lacks ns of time. */
-static RATELIMIT_PRIV_INLINE void ratelimit_priv_quick_result(const ratelimit_limit *l,
-                                                              uint64_t taken, uint64_t debt,
-                                                              uint64_t lacks, ratelimit_result *out)
+/* The result of the quick rule. */
+static RATELIMIT_PRIV_INLINE void ratelimit_priv_quick_result(const ratelimit_limit *l, uint64_t n,
+                                                              bool allowed, uint64_t debt,
+                                                              ratelimit_result *out)
 {
-    out->allowed = taken != 0;
-    out->status = taken ? RATELIMIT_OK : RATELIMIT_DENIED;
+    out->allowed = allowed;
+    out->status = allowed ? RATELIMIT_OK : RATELIMIT_DENIED;
     out->burst = l->burst;
     out->remaining = ratelimit_priv_whole(l, l->window_ns - debt);
-    out->taken = taken;
-    out->retry_after_ns = lacks;
+    out->taken = allowed ? n : 0;
+    out->retry_after_ns = allowed ? 0 : debt + n * l->interval_ns - l->window_ns;
     out->reset_after_ns = debt;
     out->wait_ns = 0;
     out->source = RATELIMIT_FROM_STORE;
@@ -2866,32 +2877,21 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_bucket_quick(ratelimit_bucket *
                                                               const ratelimit_limit *l, uint64_t n,
                                                               uint64_t now, ratelimit_result *out)
 {
-    uint64_t full, rest, cost, debt;
+    uint64_t full, debt;
+    int is;
     if (!b || !l)
         return ratelimit_priv_bucket_slow(b, l, n, now, out);
-    rest = b->rest;
-    if (!ratelimit_priv_quick(l, n, rest))
-        return ratelimit_priv_bucket_slow(b, l, n, now, out);
     full = b->full_ns;
-    full = (full - now) >> 63 ? now : full;
-    cost = n * l->interval_ns;
-    debt = full + cost - now;
-    if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
-        b->full_ns = full + cost;
-        if (RATELIMIT_PRIV_SIZE || !RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
-            b->rest = l->state | ratelimit_priv_seen_bits(debt);
-        if (out)
-            ratelimit_priv_quick_result(l, n, debt, 0, out);
-        return true;
-    }
-    debt -= cost;
-    if (!RATELIMIT_PRIV_LIKELY(debt <= l->window_ns))
+    is = ratelimit_priv_quick(l, n, b->rest, now, &full, &debt);
+    if (is == RATELIMIT_PRIV_OPEN)
         return ratelimit_priv_bucket_slow(b, l, n, now, out);
-    if (RATELIMIT_PRIV_SIZE || !RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt)))
+    if (is == RATELIMIT_PRIV_ALLOWED)
+        b->full_ns = full;
+    if (RATELIMIT_PRIV_SIZE || !RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(b->rest, debt)))
         b->rest = l->state | ratelimit_priv_seen_bits(debt);
     if (out)
-        ratelimit_priv_quick_result(l, 0, debt, debt + cost - l->window_ns, out);
-    return false;
+        ratelimit_priv_quick_result(l, n, is == RATELIMIT_PRIV_ALLOWED, debt, out);
+    return is == RATELIMIT_PRIV_ALLOWED;
 }
 
 /* With a result: apart, so that a yes or no needs few registers. */
@@ -3053,31 +3053,25 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_shared_quick(ratelimit_bucket *
                                                               uint64_t now, ratelimit_result *out)
 {
 #    if RATELIMIT_PRIV_ATOMIC64
-    uint64_t rest, old, full, debt, cost;
+    uint64_t rest, old, full, debt;
+    bool done = false;
+    int is;
     if (!b || !l)
         return ratelimit_priv_shared_slow(b, l, n, now, out);
-    old = ratelimit_priv_load64(&b->full_ns); /* before rest, as in a table */
+    old = full = ratelimit_priv_load64(&b->full_ns); /* before rest, as in a table */
     rest = ratelimit_priv_load64(&b->rest);
-    if (!ratelimit_priv_quick(l, n, rest))
-        return ratelimit_priv_shared_slow(b, l, n, now, out);
-    full = (old - now) >> 63 ? now : old;
-    cost = n * l->interval_ns;
-    debt = full + cost - now;
-    if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
-        if (RATELIMIT_PRIV_LIKELY(ratelimit_priv_swap64(&b->full_ns, old, full + cost)) &&
-            (RATELIMIT_PRIV_LIKELY(ratelimit_priv_load64(&b->rest) == rest &&
-                                   ratelimit_priv_noted(rest, debt)) ||
-             ratelimit_priv_shared_same(b, rest, debt))) {
-            if (out)
-                ratelimit_priv_quick_result(l, n, debt, 0, out);
-            return true;
-        }
-    } else if (debt - cost <= l->window_ns && ratelimit_priv_noted(rest, debt - cost) &&
-               ratelimit_priv_load64(&b->rest) == rest) {
-        if (out)
-            ratelimit_priv_quick_result(l, 0, debt - cost, debt - l->window_ns, out);
-        return false;
-    }
+    is = ratelimit_priv_quick(l, n, rest, now, &full, &debt);
+    if (is == RATELIMIT_PRIV_ALLOWED)
+        done = RATELIMIT_PRIV_LIKELY(ratelimit_priv_swap64(&b->full_ns, old, full)) &&
+               (RATELIMIT_PRIV_LIKELY(ratelimit_priv_load64(&b->rest) == rest &&
+                                      ratelimit_priv_noted(rest, debt)) ||
+                ratelimit_priv_shared_same(b, rest, debt));
+    else if (is == RATELIMIT_PRIV_REFUSED)
+        done = ratelimit_priv_noted(rest, debt) && ratelimit_priv_load64(&b->rest) == rest;
+    if (done && out)
+        ratelimit_priv_quick_result(l, n, is == RATELIMIT_PRIV_ALLOWED, debt, out);
+    if (done)
+        return is == RATELIMIT_PRIV_ALLOWED;
 #    endif
     return ratelimit_priv_shared_slow(b, l, n, now, out);
 }
@@ -3849,20 +3843,22 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_table_slow(ratelimit_table *t
 }
 
 #  if RATELIMIT_PRIV_QUICK
-/* A quick take has charged b, and found the lock changed: it is done, and *out is right, if b is
- * still what it was. */
+/* A quick take found the lock changed. If it has charged b and b is still what it was, the take is
+ * done, and *out is right. */
 static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_again(ratelimit_table *t, uint64_t place,
                                                               const ratelimit_limit *l, uint64_t n,
                                                               uint64_t now, ratelimit_result *out,
-                                                              ratelimit_bucket *b, uint64_t rest)
+                                                              ratelimit_bucket *b, uint64_t rest,
+                                                              bool charged)
 {
     ratelimit_priv_line *line = ratelimit_priv_line_of(b);
     while (ratelimit_priv_odd(&line->lock, ratelimit_priv_load32(&line->lock)))
         ; /* rest and tag may follow full_ns */
-    if (ratelimit_priv_load32(&line->tag[b - line->bucket]) != ratelimit_priv_tag(place) ||
-        (ratelimit_priv_load64(&b->rest) ^ rest) << 6)
-        return ratelimit_priv_table_slow(t, place, l, n, now, out);
-    return true;
+    if (charged &&
+        ratelimit_priv_load32(&line->tag[b - line->bucket]) == ratelimit_priv_tag(place) &&
+        !((ratelimit_priv_load64(&b->rest) ^ rest) << 6))
+        return true;
+    return ratelimit_priv_table_slow(t, place, l, n, now, out);
 }
 
 /* Notes when a bucket was seen. */
@@ -3885,32 +3881,19 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_take_there(ratelimit_table *t, 
 {
     const uint64_t old = ratelimit_priv_load64(&b->full_ns); /* before rest, see rule 1 */
     const uint64_t rest = ratelimit_priv_load64(&b->rest);
-    uint64_t full, debt;
-    if (!RATELIMIT_PRIV_LIKELY(n - 1 < l->quick) ||
-        !RATELIMIT_PRIV_LIKELY(!((rest ^ l->state) << 6 | (word & 1))))
-        return ratelimit_priv_table_slow(t, place, l, n, now, out);
-    full = ((old - now) >> 63 ? now : old) + n * l->interval_ns;
-    debt = full - now;
-    if (RATELIMIT_PRIV_LIKELY(debt <= l->window_ns)) {
-        if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_swap64(&b->full_ns, old, full)))
-            return ratelimit_priv_table_slow(t, place, l, n, now, out);
-        if (out)
-            ratelimit_priv_quick_result(l, n, debt, 0, out);
-        if (!RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(&ratelimit_priv_line_of(b)->lock, word)))
-            return ratelimit_priv_take_again(t, place, l, n, now, out, b, rest);
-        return RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt))
-                   ? true
-                   : ratelimit_priv_note_seen(b, l, debt, true);
-    }
-    debt -= n * l->interval_ns;
-    if (!RATELIMIT_PRIV_LIKELY(debt <= l->window_ns) ||
-        !RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(&ratelimit_priv_line_of(b)->lock, word)))
+    uint64_t full = old, debt;
+    const int is = ratelimit_priv_quick(l, n, rest, now, &full, &debt);
+    const bool allowed = is == RATELIMIT_PRIV_ALLOWED;
+    if (is == RATELIMIT_PRIV_OPEN || !RATELIMIT_PRIV_LIKELY(!(word & 1)) ||
+        (allowed && !RATELIMIT_PRIV_LIKELY(ratelimit_priv_swap64(&b->full_ns, old, full))))
         return ratelimit_priv_table_slow(t, place, l, n, now, out);
     if (out)
-        ratelimit_priv_quick_result(l, 0, debt, full - now - l->window_ns, out);
+        ratelimit_priv_quick_result(l, n, allowed, debt, out);
+    if (!RATELIMIT_PRIV_LIKELY(!ratelimit_priv_moved(&ratelimit_priv_line_of(b)->lock, word)))
+        return ratelimit_priv_take_again(t, place, l, n, now, out, b, rest, allowed);
     return RATELIMIT_PRIV_LIKELY(ratelimit_priv_noted(rest, debt))
-               ? false
-               : ratelimit_priv_note_seen(b, l, debt, false);
+               ? allowed
+               : ratelimit_priv_note_seen(b, l, debt, allowed);
 }
 
 /* The place of an entry anywhere in its block, and a lock word of its line that is older than what

@@ -1,4 +1,4 @@
-; The quick way (ratelimit_priv_bucket_quick, _shared_quick, _take_line), word for word in 64 bits,
+; The quick rule (ratelimit_priv_quick), word for word in 64 bits,
 ; against the general way in 66 bits, where nothing can overflow. Before each question stands the
 ; answer that z3 must give: unsat says that the claim holds for all values.
 (set-logic QF_BV)
