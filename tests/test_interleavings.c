@@ -165,11 +165,13 @@ static void act_out(const op *o, unsigned id, answer *a)
                                        RATELIMIT_BLOCK,      RATELIMIT_RESET};
     const uint64_t now = NOW + o->after;
     ratelimit_result r;
+    bool passed;
     memset(&r, 0, sizeof r);
     switch ((int)o->what) { /* all others are requests */
     case TAKE:
-        (void)ratelimit_table_take(table, &keys[o->key], sizeof keys[0], &limits[o->limit],
-                                   o->n ? o->n : 1, now, &r);
+        passed = ratelimit_table_take(table, &keys[o->key], sizeof keys[0], &limits[o->limit],
+                                      o->n ? o->n : 1, now, &r);
+        r.allowed = passed; /* what is done is what counts */
         break;
     case ALL:
         both(o, now, &r);
