@@ -791,7 +791,7 @@ typedef struct ratelimit_tier {
 } ratelimit_tier;
 
 /* ratelimit_tier_store  The tier as a store. tier must stay where it is while in use. Batches of
- * EACH are sent in parts of up to 32; more than RATELIMIT_MAX_ALL in ALL are BAD_ARGUMENT. close
+ * EACH are sent in parts of up to RATELIMIT_MAX_ALL; more than that in ALL are BAD_ARGUMENT. close
  * closes tier->store. Without store or table BAD_ARGUMENT, without any clock STORE_FAILED, at every
  * call. Threads: as tier->store; no lock is held while it is asked. */
 RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier);
@@ -4742,7 +4742,25 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
     RATELIMIT_PRIV_LEAVE();
     return status;
 }
-/* ---- >>implementation: store ----------------------------------------------------------------- */
+/* ---- >>implementation: store -----------------------------------------------------------------
+
+   A store is a function and what it needs. Two are here: a table, and a database with a conditional
+   update. The tier below is a third one, ratelimit_redis.h has a fourth. */
+
+typedef void (*ratelimit_priv_decider)(const ratelimit_store *store, const ratelimit_request *req,
+                                       ratelimit_result *res, size_t count, ratelimit_mode mode);
+
+static ratelimit_store ratelimit_priv_store(void *self, ratelimit_priv_decider decide,
+                                            ratelimit_clock clock, void *clock_self)
+{
+    ratelimit_store store;
+    memset(&store, 0, sizeof store);
+    store.self = self;
+    store.decide = decide;
+    store.clock = clock;
+    store.clock_self = clock_self;
+    return store;
+}
 
 static void ratelimit_priv_table_decide(const ratelimit_store *store, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, ratelimit_mode mode)
@@ -4757,13 +4775,9 @@ static void ratelimit_priv_table_decide(const ratelimit_store *store, const rate
 RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
                                                     ratelimit_clock clock_or_null, void *clock_self)
 {
-    ratelimit_store store;
-    memset(&store, 0, sizeof store);
-    store.self = t;
-    store.decide = ratelimit_priv_table_decide;
-    store.clock = clock_or_null ? clock_or_null : RATELIMIT_PRIV_PLATFORM_CLOCK;
-    store.clock_self = clock_self;
-    return store;
+    return ratelimit_priv_store(t, ratelimit_priv_table_decide,
+                                clock_or_null ? clock_or_null : RATELIMIT_PRIV_PLATFORM_CLOCK,
+                                clock_self);
 }
 
 static void ratelimit_priv_put_le(unsigned char *to, uint64_t value, size_t bytes)
@@ -4775,17 +4789,21 @@ static void ratelimit_priv_put_le(unsigned char *to, uint64_t value, size_t byte
 
 #  define RATELIMIT_PRIV_RECORD UINT64_C(0x00324C52) /* "RL2", NUL */
 
-/* 1: done, *out is set; 0: somebody else was faster; below 0: the database failed or holds
- * something else. */
+/* One load, one decision, one swap. 1: done, *out is set; 0: somebody else was faster; below 0: the
+ * database failed or holds something else.
+ *
+ * The number of writes makes each record differ from all before it. Else a record that came back to
+ * an earlier value (take, refund) would look unchanged, and a swap that was decided on the first
+ * one would succeed on the last one: that is right for the bucket, but not for a database that
+ * compares by a version of its own. What needs no memory (a full bucket that is not there) is not
+ * written at all. */
 static int ratelimit_priv_cas_try(ratelimit_cas *cas, const unsigned char *key, size_t key_len,
                                   const ratelimit_request *q, ratelimit_result *out)
 {
-    unsigned char old[RATELIMIT_RECORD_BYTES], record[RATELIMIT_RECORD_BYTES];
+    unsigned char old[RATELIMIT_RECORD_BYTES] = {0}, record[RATELIMIT_RECORD_BYTES];
     ratelimit_bucket b = {0, 0}, from;
     uint64_t writes = 0, now, ttl;
-    int found;
-    memset(old, 0, sizeof old);
-    found = cas->load(cas->self, key, key_len, old);
+    int found = cas->load(cas->self, key, key_len, old);
     if (found < 0)
         return -1;
     if (found) {
@@ -4799,10 +4817,8 @@ static int ratelimit_priv_cas_try(ratelimit_cas *cas, const unsigned char *key, 
     from = b;
     now = cas->clock(cas->clock_self);
     (void)ratelimit_priv_decide(&b, q, now, cas->step_ns ? cas->step_ns : RATELIMIT_STEP_NS, out);
-    if (b.full_ns == from.full_ns && b.rest == from.rest)
-        return 1;
     ttl = ratelimit_priv_left(&b, now);
-    if (!ttl && !found)
+    if ((b.full_ns == from.full_ns && b.rest == from.rest) || (!ttl && !found))
         return 1;
     ratelimit_priv_put_le(record, b.full_ns, 8);
     ratelimit_priv_put_le(record + 8, b.rest, 8);
@@ -4830,30 +4846,21 @@ static void ratelimit_priv_cas_decide(const ratelimit_store *store, const rateli
         int done = 0;
         if (ratelimit_priv_no_key(q) || q->key_len > sizeof key - 4) {
             ratelimit_priv_answer(&res[i], RATELIMIT_BAD_KEY);
-            continue;
+        } else if (!ratelimit_priv_settled(q, &res[i])) {
+            memcpy(key, q->key, q->key_len);
+            ratelimit_priv_put_le(key + q->key_len, q->limit->scope, 4);
+            while (done == 0 && tries--)
+                done = ratelimit_priv_cas_try(cas, key, q->key_len + 4, q, &res[i]);
+            if (done <= 0)
+                ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
         }
-        if (ratelimit_priv_settled(q, &res[i]))
-            continue;
-        memcpy(key, q->key, q->key_len);
-        ratelimit_priv_put_le(key + q->key_len, q->limit->scope, 4);
-        while (done == 0 && tries--)
-            done = ratelimit_priv_cas_try(cas, key, q->key_len + 4, q, &res[i]);
-        if (done <= 0)
-            ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
     }
 }
 
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
 {
-    ratelimit_store store;
-    memset(&store, 0, sizeof store);
-    store.self = cas;
-    store.decide = ratelimit_priv_cas_decide;
-    if (cas) {
-        store.clock = cas->clock;
-        store.clock_self = cas->clock_self;
-    }
-    return store;
+    return ratelimit_priv_store(cas, ratelimit_priv_cas_decide, cas ? cas->clock : NULL,
+                                cas ? cas->clock_self : NULL);
 }
 
 /* ---- >>implementation: tier ---------------------------------------------------------------------
@@ -4878,18 +4885,32 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
                 57  fixed window: 1 if nothing remains (if it is blocked, a request of fewer tokens
                     may pass earlier, so only what asks for as many as were refused is)
 
-   F is exact to the ns: where F - T needs more than 27 bits, T is a little earlier instead. An
-   example: a key owes an hour, and the store is trusted for 1 s. F - T is 3,599 s, 2^41.7 ns, so e
-   is 16, and T is up to 2^16 ns (66 us) earlier than in a second.
+   A lease, step by step, for 1,000 a second, a burst of 1,000, lease_percent 10:
+
+       take 1   there is no entry, so the store is asked: allowed, 999 remain. The entry becomes a
+                lease of 0 tokens. Units are 1000 / 256 + 1 = 4 tokens, so told is 249: 996.
+       take 1   comes within lease_ns: the key is hot. 996 are enough, so this thread sets ASKING
+                and asks the store for 100 tokens (TAKE_UP_TO). It gets them; 899 remain. One is
+                served, 99 stay in the entry, ASKING is gone.
+       take 1   98 are left: one swap of rest, no call. And so on, 99 times.
+       take 1   nothing is left, so the lease is asked for again. If the store is asked for a lease
+                and has 30 tokens, those 30 are served. If it has none, the entry becomes a
+                refusal: F is when the store's bucket is full.
+
+   A refusal: a key owes an hour, and the store is trusted for 1 s. T is 1 s after the question,
+   F - T is 3,599 s, 2^41.7 ns. That needs more than 27 bits, so e is 16, m is rounded up, and T is
+   up to 2^16 ns (66 us) earlier than in a second. F stays exact to the ns, and with it what a
+   client is told.
 
    The store's answer is kept only if the entry is the one that was there when the question was
    sent. A note of 32 bits (a hash of the entry without `left`) tells. So RESET, BLOCK, REFUND and
    CANCEL end what others are asking for: they change the entry, and if there is none they make one
    that says nothing. It stays for as long as an answer that was asked for before could be believed.
 
-   One thread at a time asks for a lease: the one that set ASKING. It keeps what it gets only if the
-   entry is still its own; else the tokens are lost. So tokens are served at most once, and never
-   before they are paid for. Nothing is given back to the store on the tier's own account: a REFUND
+   One thread at a time asks for a lease: the one that set ASKING. Others ask for their own tokens
+   meanwhile. It keeps what it gets only if the entry is still its own; else the tokens are lost. So
+   tokens are served at most once, and never before they are paid for. If it dies, ASKING ends with
+   the entry, after lease_ns. Nothing is given back to the store on the tier's own account: a REFUND
    by the tier could undo a RESET by another node. */
 
 #  define RATELIMIT_PRIV_TIER_KIND    UINT32_C(0x85EBCA6B)
@@ -4899,7 +4920,6 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
 #  define RATELIMIT_PRIV_LEASE_ASKING (UINT64_C(1) << 49)
 
 enum { RATELIMIT_PRIV_TOLD_SHIFT = 50, RATELIMIT_PRIV_STAYS_SHIFT = 49 };
-enum { RATELIMIT_PRIV_TIER_BATCH = 32 };
 
 /* What becomes of a request. */
 enum {
@@ -4946,6 +4966,7 @@ static inline uint64_t ratelimit_priv_which(const ratelimit_limit *l)
     return l->state * UINT64_C(0x9E3779B97F4A7C15) >> 52 << 32;
 }
 
+/* Without what serving changes: `left`, and when the entry was seen. */
 static uint32_t ratelimit_priv_note(const ratelimit_bucket *b)
 {
     bool lease = ratelimit_priv_class(b->rest) == RATELIMIT_PRIV_CLASS_LEASE;
@@ -4955,15 +4976,14 @@ static uint32_t ratelimit_priv_note(const ratelimit_bucket *b)
     return (uint32_t)(mix >> 32) | 1;
 }
 
-/* Tokens in a lease; 0: this limit is not leased. */
-static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
-                                                 const ratelimit_limit *l)
+/* Is there an entry of that class and limit, and does it still count? One that ends later than an
+ * entry made now would end does not: the clock was set back. */
+static inline bool ratelimit_priv_entry_is(const ratelimit_priv_seat *seat, uint32_t class_of_it,
+                                           const ratelimit_limit *l, uint64_t life, uint64_t now)
 {
-    uint64_t percent = tier->lease_percent < 100 ? tier->lease_percent : 100;
-    uint64_t size = l->burst / 100 * percent + l->burst % 100 * percent / 100;
-    if (size < 2 || l->kind == RATELIMIT_PRIV_WINDOW)
-        return 0;
-    return size < RATELIMIT_PRIV_LEASE_LEFT ? size : RATELIMIT_PRIV_LEASE_LEFT;
+    return seat->there && ratelimit_priv_class(seat->was.rest) == class_of_it &&
+           (seat->was.rest & RATELIMIT_PRIV_TIER_WHICH) == ratelimit_priv_which(l) &&
+           seat->was.full_ns - now - 1 < ratelimit_priv_life(life);
 }
 
 /* Makes `after` the entry, if there is room; false: decide again. Under INHERIT an entry never
@@ -4976,13 +4996,27 @@ static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_sea
     return !room || ratelimit_priv_commit(t, seat, after, now);
 }
 
+/* ---- leases ---- */
+
+/* Tokens in a lease; 0: this limit is not leased. */
+static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
+                                                 const ratelimit_limit *l)
+{
+    uint64_t percent = tier->lease_percent < 100 ? tier->lease_percent : 100;
+    uint64_t size = l->burst / 100 * percent + l->burst % 100 * percent / 100;
+    if (size < 2 || l->kind == RATELIMIT_PRIV_WINDOW)
+        return 0;
+    return size < RATELIMIT_PRIV_LEASE_LEFT ? size : RATELIMIT_PRIV_LEASE_LEFT;
+}
+
 /* The remaining tokens of the store's last answer, rounded down. */
 static inline uint64_t ratelimit_priv_told(const ratelimit_limit *l, uint64_t rest)
 {
     return (rest >> RATELIMIT_PRIV_TOLD_SHIFT & 255) * (l->burst / 256 + 1);
 }
 
-/* A lease in the place of what is there. */
+/* A lease in the place of what is there. The turn makes it differ from that, and from what will
+ * follow it, even where the time and all else are the same. */
 static ratelimit_bucket ratelimit_priv_lease_of(const ratelimit_priv_seat *seat, uint64_t which,
                                                 uint64_t left, uint64_t told, uint64_t life,
                                                 uint64_t now)
@@ -5000,102 +5034,6 @@ static ratelimit_bucket ratelimit_priv_lease_of(const ratelimit_priv_seat *seat,
              ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_LEASE) |
              told << RATELIMIT_PRIV_TOLD_SHIFT | ratelimit_priv_seen_bits(life);
     return b;
-}
-
-/* ns until what a refusal says is over; 0 if it is. */
-static inline uint64_t ratelimit_priv_owed(const ratelimit_bucket *b, uint64_t now)
-{
-    return ratelimit_priv_ahead(
-        b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)), now);
-}
-
-/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. `over` is
- * how long the debt outlives our trust, as m x 2^e: m has at most 27 bits and is rounded up, so
- * that T = F - m x 2^e is too early by less than 2^e ns, never too late. */
-static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
-                                                  const ratelimit_limit *l, uint64_t n,
-                                                  const ratelimit_result *told, uint64_t now)
-{
-    uint64_t owed = told->reset_after_ns, trust = ratelimit_priv_life(tier->trust_ns);
-    uint64_t over, e = 0, stays = 0;
-    bool refused = !told->allowed;
-    ratelimit_bucket b = {0, 0};
-    ratelimit_priv_span cost;
-    if (l->kind == RATELIMIT_PRIV_WINDOW) {
-        owed = refused ? told->retry_after_ns : owed;
-        stays = told->remaining ? told->remaining : refused ? n - 1 : 0;
-        if (stays > 255)
-            return b;
-        stays = (stays | (uint64_t)!told->remaining << 8) << RATELIMIT_PRIV_STAYS_SHIFT;
-    } else if (refused && told->retry_after_ns <= RATELIMIT_PRIV_MAX &&
-               ratelimit_priv_cost(l, n, &cost)) {
-        /* both are rounded up; the lesser one is nearer to the debt */
-        uint64_t most = told->retry_after_ns +
-                        ratelimit_priv_minus(ratelimit_priv_window(l), cost, l->parts).ns;
-        owed = most < owed ? most : owed;
-    }
-    over = owed > trust ? owed - trust : 0;
-    if (over >> 26)
-        e = ratelimit_priv_log2(over) - 25;
-    over = e < 32 ? (over + (UINT64_C(1) << e) - 1) >> e : 0;
-    if (owed > RATELIMIT_PRIV_MAX || e > 31 || owed <= over << e)
-        return b;
-    owed -= over << e;
-    b.full_ns = now + owed;
-    b.rest = over | e << 27 | ratelimit_priv_which(l) | stays |
-             ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_REFUSAL) |
-             ratelimit_priv_seen_bits(owed);
-    return b;
-}
-
-/* ---- answers from the table ---- */
-
-static void ratelimit_priv_lease_answer(const ratelimit_limit *l, uint64_t rest, uint64_t n,
-                                        ratelimit_result *out)
-{
-    uint64_t remaining = ratelimit_priv_told(l, rest) + (rest & RATELIMIT_PRIV_LEASE_LEFT);
-    remaining = remaining < l->burst ? remaining : l->burst;
-    out->allowed = true;
-    out->status = RATELIMIT_OK;
-    out->burst = l->burst;
-    out->remaining = remaining;
-    out->taken = n;
-    out->retry_after_ns = out->wait_ns = 0;
-    out->reset_after_ns = (l->burst - remaining) * l->interval_ns;
-    out->source = RATELIMIT_FROM_LEASE;
-}
-
-/* Does a refusal refuse n tokens? Then it is the answer. */
-static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratelimit_limit *l,
-                                          uint64_t n, uint64_t now, ratelimit_result *out)
-{
-    uint64_t owed = ratelimit_priv_owed(b, now), retry = owed, remaining;
-    ratelimit_priv_span cost, window, debt = {0, 0};
-    if (l->kind == RATELIMIT_PRIV_WINDOW) {
-        remaining = b->rest >> RATELIMIT_PRIV_STAYS_SHIFT & 255;
-        if (n <= remaining)
-            return false;
-        remaining = b->rest & RATELIMIT_PRIV_ON_PURPOSE ? 0 : remaining; /* bit 57 */
-    } else {
-        debt.ns = owed;
-        window = ratelimit_priv_window(l);
-        (void)ratelimit_priv_cost(l, n, &cost); /* n is at most the burst */
-        cost = ratelimit_priv_plus(debt, cost, l->parts);
-        if (!ratelimit_priv_above(cost, window))
-            return false;
-        cost = ratelimit_priv_minus(cost, window, l->parts);
-        retry = cost.ns + (cost.part != 0);
-        remaining = ratelimit_priv_count(l, ratelimit_priv_minus(window, debt, l->parts));
-    }
-    out->allowed = false;
-    out->status = RATELIMIT_DENIED;
-    out->burst = l->burst;
-    out->remaining = remaining;
-    out->taken = out->wait_ns = 0;
-    out->retry_after_ns = retry;
-    out->reset_after_ns = owed;
-    out->source = RATELIMIT_FROM_REFUSAL_CACHE;
-    return true;
 }
 
 /* Takes tokens out of a lease, by one swap of rest. If the lock of the line changed meanwhile, the
@@ -5116,34 +5054,123 @@ static inline bool ratelimit_priv_lease_serve(ratelimit_table *t, const ratelimi
 #  endif
 }
 
+static void ratelimit_priv_lease_answer(const ratelimit_limit *l, uint64_t rest, uint64_t n,
+                                        ratelimit_result *out)
+{
+    uint64_t remaining = ratelimit_priv_told(l, rest) + (rest & RATELIMIT_PRIV_LEASE_LEFT);
+    ratelimit_priv_answer(out, RATELIMIT_OK);
+    out->burst = l->burst;
+    out->remaining = remaining < l->burst ? remaining : l->burst;
+    out->taken = n;
+    out->reset_after_ns = (l->burst - out->remaining) * l->interval_ns;
+    out->source = RATELIMIT_FROM_LEASE;
+}
+
+/* ---- refusals ---- */
+
+/* ns until what a refusal says is over; 0 if it is. */
+static inline uint64_t ratelimit_priv_owed(const ratelimit_bucket *b, uint64_t now)
+{
+    return ratelimit_priv_ahead(
+        b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)), now);
+}
+
+/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. `over` is
+ * how long the debt outlives our trust, as m x 2^e: m has at most 27 bits and is rounded up, so
+ * that T = F - m x 2^e is too early by less than 2^e ns, never too late.
+ *
+ * What the key owes is in the answer twice, each time rounded up: as reset_after, and as
+ * retry_after, less what n tokens cost, plus the window. The lesser one is nearer to the debt, and
+ * makes retry_after come out as it was told. */
+static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
+                                                  const ratelimit_limit *l, uint64_t n,
+                                                  const ratelimit_result *told, uint64_t now)
+{
+    uint64_t owed = told->reset_after_ns, trust = ratelimit_priv_life(tier->trust_ns);
+    uint64_t over, e = 0, stays = 0;
+    bool refused = !told->allowed;
+    ratelimit_bucket b = {0, 0};
+    ratelimit_priv_span cost;
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        owed = refused ? told->retry_after_ns : owed;
+        stays = told->remaining ? told->remaining : refused ? n - 1 : 0;
+        if (stays > 255)
+            return b;
+        stays = (stays | (uint64_t)!told->remaining << 8) << RATELIMIT_PRIV_STAYS_SHIFT;
+    } else if (refused && told->retry_after_ns <= RATELIMIT_PRIV_MAX &&
+               ratelimit_priv_cost(l, n, &cost)) {
+        uint64_t most = told->retry_after_ns +
+                        ratelimit_priv_minus(ratelimit_priv_window(l), cost, l->parts).ns;
+        owed = most < owed ? most : owed;
+    }
+    over = owed > trust ? owed - trust : 0;
+    if (over >> 26)
+        e = ratelimit_priv_log2(over) - 25;
+    over = e < 32 ? (over + (UINT64_C(1) << e) - 1) >> e : 0;
+    if (owed > RATELIMIT_PRIV_MAX || e > 31 || owed <= over << e)
+        return b;
+    owed -= over << e;
+    b.full_ns = now + owed;
+    b.rest = over | e << 27 | ratelimit_priv_which(l) | stays |
+             ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_REFUSAL) |
+             ratelimit_priv_seen_bits(owed);
+    return b;
+}
+
+/* Does a refusal refuse n tokens? Then it is the answer. */
+static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratelimit_limit *l,
+                                          uint64_t n, uint64_t now, ratelimit_result *out)
+{
+    uint64_t owed = ratelimit_priv_owed(b, now), retry = owed, remaining;
+    ratelimit_priv_span cost, window = ratelimit_priv_window(l);
+    const ratelimit_priv_span debt = ratelimit_priv_span_of(owed, 0);
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        remaining = b->rest >> RATELIMIT_PRIV_STAYS_SHIFT & 255;
+        if (n <= remaining)
+            return false;
+        remaining = b->rest & RATELIMIT_PRIV_ON_PURPOSE ? 0 : remaining; /* bit 57 */
+    } else {
+        (void)ratelimit_priv_cost(l, n, &cost); /* n is at most the burst */
+        cost = ratelimit_priv_minus(ratelimit_priv_plus(debt, cost, l->parts), window, l->parts);
+        retry = cost.ns + (cost.part != 0);
+        if (!retry)
+            return false;
+        remaining = ratelimit_priv_count(l, ratelimit_priv_minus(window, debt, l->parts));
+    }
+    ratelimit_priv_answer(out, RATELIMIT_DENIED);
+    out->burst = l->burst;
+    out->remaining = remaining;
+    out->retry_after_ns = retry;
+    out->reset_after_ns = owed;
+    out->source = RATELIMIT_FROM_REFUSAL_CACHE;
+    return true;
+}
+
+/* ---- what is looked up, learned, and ended ---- */
+
 /* A take: true if it is answered. Else ask says how to ask the store. */
 static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
                                      ratelimit_priv_ask *ask, ratelimit_result *out)
 {
     const ratelimit_limit *l = q->limit;
-    const uint64_t n = q->n, which = ratelimit_priv_which(l);
+    const uint64_t n = q->n;
     for (;;) {
         ratelimit_priv_seat seat;
         ratelimit_bucket after;
-        uint64_t rest, ahead, left, size;
+        uint64_t left, size;
         ratelimit_priv_probe(tier->table, ask->place, now, false, NULL, 0, &seat);
         if (!seat.there)
             return false;
         after = seat.was;
-        rest = seat.was.rest;
-        left = rest & RATELIMIT_PRIV_LEASE_LEFT;
-        ahead = seat.was.full_ns - now - 1; /* far ahead: over, or the clock was set back */
-        if ((rest ^ which) & RATELIMIT_PRIV_TIER_WHICH) {
-            /* of another limit */
-        } else if (ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_REFUSAL) {
-            if (ahead < ratelimit_priv_life(tier->trust_ns) &&
-                ratelimit_priv_refusal_answer(&seat.was, l, n, now, out)) {
+        left = after.rest & RATELIMIT_PRIV_LEASE_LEFT;
+        if (ratelimit_priv_entry_is(&seat, RATELIMIT_PRIV_CLASS_REFUSAL, l, tier->trust_ns, now)) {
+            if (ratelimit_priv_refusal_answer(&after, l, n, now, out)) {
                 ratelimit_priv_bump(&tier->counts.refused, 1);
                 return true;
             }
-        } else if (ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_LEASE &&
-                   !(rest & RATELIMIT_PRIV_LEASE_ASKING) &&
-                   ahead < ratelimit_priv_life(tier->lease_ns)) {
+        } else if (ratelimit_priv_entry_is(&seat, RATELIMIT_PRIV_CLASS_LEASE, l, tier->lease_ns,
+                                           now) &&
+                   !(after.rest & RATELIMIT_PRIV_LEASE_ASKING)) {
             size = ratelimit_priv_lease_size(tier, l);
             if (n <= left) {
                 after.rest -= n;
@@ -5153,8 +5180,8 @@ static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_reque
                 ratelimit_priv_bump(&tier->counts.leased, 1);
                 return true;
             }
-            if (n < size && n <= ratelimit_priv_told(l, rest)) {
-                after = ratelimit_priv_lease_of(&seat, which, left, 0,
+            if (n < size && n <= ratelimit_priv_told(l, after.rest)) {
+                after = ratelimit_priv_lease_of(&seat, ratelimit_priv_which(l), left, 0,
                                                 ratelimit_priv_life(tier->lease_ns), now);
                 after.rest |= RATELIMIT_PRIV_LEASE_ASKING;
                 if (!ratelimit_priv_commit(tier->table, &seat, &after, now))
@@ -5166,8 +5193,6 @@ static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_reque
         return false;
     }
 }
-
-/* ---- what is learned, and what is ended ---- */
 
 /* Ends the entry, and whatever others are asking for. */
 static void ratelimit_priv_tier_forget(ratelimit_tier *tier, uint64_t place, uint64_t now)
@@ -5185,79 +5210,79 @@ static void ratelimit_priv_tier_forget(ratelimit_tier *tier, uint64_t place, uin
     RATELIMIT_PRIV_LEAVE();
 }
 
-/* The caller asked for a lease and now has `tokens`, including the rest of the old lease. If they
- * are enough, it is served from them. *r is the store's answer to the lease; it becomes the answer
- * to the request. Returns the tokens that stay. */
-static uint64_t ratelimit_priv_lease_share(const ratelimit_request *q, uint64_t tokens,
-                                           ratelimit_result *r)
+/* *r is the store's answer to who asked for a lease. It becomes the answer to the request itself:
+ * served, or not although `left` tokens are here now. */
+static void ratelimit_priv_lease_share(const ratelimit_request *q, bool served, uint64_t left,
+                                       ratelimit_result *r)
 {
     const ratelimit_limit *l = q->limit;
-    uint64_t left = tokens, room;
+    uint64_t room = r->burst > r->remaining ? r->burst - r->remaining : 0;
     ratelimit_priv_span cost;
-    r->allowed = tokens >= q->n;
-    r->taken = r->allowed ? q->n : 0;
-    r->status = r->allowed ? RATELIMIT_OK : RATELIMIT_DENIED;
+    r->allowed = served;
+    r->status = served ? RATELIMIT_OK : RATELIMIT_DENIED;
+    r->taken = served ? q->n : 0;
     r->retry_after_ns = 0;
-    left -= r->taken;
-    if (!r->allowed && ratelimit_priv_cost(l, q->n, &cost)) { /* until all of them are there */
+    if (!served && ratelimit_priv_cost(l, q->n, &cost)) { /* until all of them are there */
         cost.ns += r->reset_after_ns;
         cost = ratelimit_priv_minus(cost, ratelimit_priv_window(l), l->parts);
         r->retry_after_ns = cost.ns + (cost.part != 0);
         r->retry_after_ns += !r->retry_after_ns;
     }
-    room = r->burst > r->remaining ? r->burst - r->remaining : 0;
     r->remaining += left < room ? left : room;
-    return left;
 }
 
-/* The store's answer to a take that was asked at now: is kept, and becomes the caller's. The entry
- * is changed only if it is the one that was there when the question was sent, and if nobody else
- * asks for a lease on it. If the store refused and no leased token is left, it becomes a refusal
- * (of 1 token, if not even that could be leased); also if the store allowed the take, but what
- * remains is too little for the same again. Else it becomes a lease, if one was asked for (with
- * what is left, perhaps nothing), or if the key may be leased: then the next take within lease_ns
- * asks. Tokens for an entry that has changed serve this request; the others are lost. All is
- * computed from `told` again if a swap fails. */
+/* The store's answer to a take that was asked at now: is kept, and becomes the caller's.
+ *
+ * Who asked for a lease has its tokens now, besides what the old lease still holds. They serve the
+ * request if they are enough. The rest of them stay in the entry, if that is still the one that was
+ * there when the question was sent; else they are lost.
+ *
+ * The entry is left alone if it was changed meanwhile (RESET and the like), or if another thread
+ * asks for a lease on it: that one will write it. Else it becomes
+ *
+ *     a refusal  if the store refused, and no leased token is left. A lease outlives the refusal of
+ *                more than it holds, but no block and no debt made on purpose: those let nothing
+ *                pass, and show as a debt that is longer than the window. Not even one token could
+ *                be leased: then 1 token was refused, not q->n.
+ *     a refusal  if the store allowed the take, but what remains is too little for the same again
+ *     a lease    if one was asked for: with what is left, perhaps nothing
+ *     a lease    of no tokens, if the key may be leased: the next take within lease_ns asks for them
+ *     no other   in all other cases, as when the store failed */
 static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_request *q,
                                       const ratelimit_priv_ask *ask, ratelimit_result *r,
                                       uint64_t now)
 {
     const ratelimit_limit *l = q->limit;
-    const ratelimit_result told = *r;
-    bool ok = told.status == RATELIMIT_OK, refused = told.status == RATELIMIT_DENIED;
-    uint64_t life = ratelimit_priv_life(tier->lease_ns), which = ratelimit_priv_which(l);
+    bool ok = r->status == RATELIMIT_OK, refused = r->status == RATELIMIT_DENIED;
+    bool got = ask->lease && (ok || refused), served = false;
+    uint64_t life = ratelimit_priv_life(tier->lease_ns), left;
     RATELIMIT_PRIV_ENTER();
     for (;;) {
         ratelimit_priv_seat seat;
         ratelimit_bucket after = {0, 0};
         bool ours, lease;
-        uint64_t left = 0;
         ratelimit_priv_probe(tier->table, ask->place, now, true, NULL, 0, &seat);
         ours = (seat.there ? ratelimit_priv_note(&seat.was) : 0) == ask->note;
-        lease = ours && seat.there &&
-                ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_LEASE &&
-                (seat.was.rest & RATELIMIT_PRIV_TIER_WHICH) == which &&
-                seat.was.full_ns - now - 1 < life;
-        if (lease)
-            left = seat.was.rest & RATELIMIT_PRIV_LEASE_LEFT;
-        if (ask->lease && (ok || refused)) {
-            *r = told;
-            left = ratelimit_priv_lease_share(q, left + told.taken, r);
-        }
+        lease = ours &&
+                ratelimit_priv_entry_is(&seat, RATELIMIT_PRIV_CLASS_LEASE, l, tier->lease_ns, now);
+        left = (lease ? seat.was.rest & RATELIMIT_PRIV_LEASE_LEFT : 0) + (got ? r->taken : 0);
+        served = got && left >= q->n;
+        left -= served ? q->n : 0;
         if (!ours || (lease && !ask->lease && seat.was.rest & RATELIMIT_PRIV_LEASE_ASKING))
-            break; /* it was ended meanwhile, or another is asking for a lease */
-        /* A lease outlives a refusal of more than it holds, but no block and no debt made on
-         * purpose. */
-        if (refused ? !left || told.reset_after_ns > l->window_ns + l->burst
-                    : ok && !left && told.remaining < q->n)
-            after = ratelimit_priv_refusal_of(tier, l, ask->lease ? 1 : q->n, &told, now);
+            break;
+        if (refused ? !left || r->reset_after_ns > l->window_ns + l->burst
+                    : ok && !left && r->remaining < q->n)
+            after = ratelimit_priv_refusal_of(tier, l, ask->lease ? 1 : q->n, r, now);
         if (!after.rest && (ask->lease || (ok && ratelimit_priv_lease_size(tier, l))))
-            after = ratelimit_priv_lease_of(
-                &seat, which, left, ok ? told.remaining / (l->burst / 256 + 1) : 0, life, now);
+            after =
+                ratelimit_priv_lease_of(&seat, ratelimit_priv_which(l), left,
+                                        ok ? r->remaining / (l->burst / 256 + 1) : 0, life, now);
         if (!after.rest || ratelimit_priv_tier_put(tier->table, &seat, &after, now))
             break;
     }
     RATELIMIT_PRIV_LEAVE();
+    if (got)
+        ratelimit_priv_lease_share(q, served, left, r);
 }
 
 /* ---- a store that failed ---- */
@@ -5282,7 +5307,8 @@ static ratelimit_limit ratelimit_priv_share(const ratelimit_limit *l, uint64_t n
 }
 
 /* A local bucket owes at least what a refusal says. (A fixed window ends by another clock: a local
- * one begins full.) */
+ * one begins full.) The key is asked for less strictly than in a take: what is owed is right for
+ * longer than it may be answered from here. */
 static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
                                 const ratelimit_limit *share, uint64_t now)
 {
@@ -5290,7 +5316,7 @@ static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
     ratelimit_priv_seat seat;
     ratelimit_bucket after;
     ratelimit_priv_probe(t, place, now, false, NULL, 0, &seat);
-    if (!seat.there || share->kind == RATELIMIT_PRIV_WINDOW ||
+    if (share->kind == RATELIMIT_PRIV_WINDOW || !seat.there ||
         ratelimit_priv_class(seat.was.rest) != RATELIMIT_PRIV_CLASS_REFUSAL ||
         (seat.was.rest & RATELIMIT_PRIV_TIER_WHICH) != ratelimit_priv_which(q->limit))
         return;
@@ -5298,9 +5324,8 @@ static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
     if (owed > share->window_ns && owed <= q->limit->window_ns + q->limit->burst)
         owed = share->window_ns; /* its burst was rounded down */
     after.full_ns = now + owed;
-    after.rest = share->state | ratelimit_priv_seen_bits(owed);
-    if (owed > share->window_ns)
-        after.rest |= RATELIMIT_PRIV_ON_PURPOSE;
+    after.rest = share->state | ratelimit_priv_seen_bits(owed) |
+                 (owed > share->window_ns ? RATELIMIT_PRIV_ON_PURPOSE : 0);
     do {
         ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, now, true, NULL, 0, &seat);
         if (ratelimit_priv_left(&seat.was, now) >= owed ||
@@ -5309,15 +5334,18 @@ static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
     } while (!ratelimit_priv_tier_put(t, &seat, &after, now));
 }
 
-/* Decides on local buckets. share and local have room for count. */
-static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_request *req,
-                                     ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                     ratelimit_limit *share, ratelimit_request *local)
+/* Decides on local buckets, each with its share of the limit. */
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_fall_back(ratelimit_tier *tier,
+                                                             const ratelimit_request *req,
+                                                             ratelimit_result *res, size_t count,
+                                                             ratelimit_mode mode)
 {
+    ratelimit_limit share[RATELIMIT_MAX_ALL];
+    ratelimit_request local[RATELIMIT_MAX_ALL];
     uint64_t now = ratelimit_priv_tier_now(tier);
     size_t i;
+    memcpy(local, req, count * sizeof *req);
     for (i = 0; i < count; i++) {
-        local[i] = req[i];
         if (ratelimit_priv_no_key(&req[i]) || ratelimit_priv_settled(&req[i], &res[i]))
             continue;
         share[i] = ratelimit_priv_share(req[i].limit, tier->nodes);
@@ -5337,25 +5365,6 @@ static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_reque
     }
 }
 
-static RATELIMIT_PRIV_NOINLINE void
-ratelimit_priv_fall_back_one(ratelimit_tier *tier, const ratelimit_request *q, ratelimit_result *r)
-{
-    ratelimit_limit share;
-    ratelimit_request local = *q;
-    ratelimit_priv_fall_back(tier, q, r, 1, RATELIMIT_EACH, &share, &local);
-}
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_fall_back_all(ratelimit_tier *tier,
-                                                                 const ratelimit_request *req,
-                                                                 ratelimit_result *res,
-                                                                 size_t count)
-{
-    ratelimit_limit share[RATELIMIT_MAX_ALL];
-    ratelimit_request local[RATELIMIT_MAX_ALL];
-    local[0] = req[0];
-    ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL, share, local);
-}
-
 /* All or none failed as a whole if something failed and nothing was refused. */
 static bool ratelimit_priv_all_failed(const ratelimit_result *res, size_t count)
 {
@@ -5370,74 +5379,53 @@ static bool ratelimit_priv_all_failed(const ratelimit_result *res, size_t count)
     return failed;
 }
 
-/* ---- before and after the store is asked ---- */
+/* ---- the tier as a store ---- */
 
-static bool ratelimit_priv_ends(ratelimit_op op)
-{
-    return op == RATELIMIT_REFUND || op == RATELIMIT_CANCEL || op == RATELIMIT_BLOCK ||
-           op == RATELIMIT_RESET;
-}
-
-/* True if *out is the answer without a look at the table. Else the entry's line is fetched, while
- * the clock is read. */
-static bool ratelimit_priv_tier_prepare(const ratelimit_tier *tier, const ratelimit_request *q,
-                                        ratelimit_priv_ask *ask, ratelimit_result *out)
-{
-    const ratelimit_limit *l = q->limit;
-    bool plain = q->op == RATELIMIT_TAKE && l && l->kind - 1 < 2 && q->n - 1 < l->burst;
-    ask->note = ask->lease = 0;
-    ask->what = RATELIMIT_PRIV_HERE;
-    if (ratelimit_priv_no_key(q)) {
-        ratelimit_priv_answer(out, RATELIMIT_BAD_KEY);
-        return true;
-    }
-    if (!plain && ratelimit_priv_settled(q, out))
-        return true;
-    ask->place = ratelimit_priv_tier_place(tier->table, q);
-    ratelimit_priv_prefetch(ratelimit_priv_home(tier->table, ask->place));
-    ask->what = plain                        ? RATELIMIT_PRIV_LEARN
-                : ratelimit_priv_ends(q->op) ? RATELIMIT_PRIV_ENDS
-                                             : RATELIMIT_PRIV_AS_IS;
-    return false;
-}
-
-/* One request on its own, prepared: true if it is answered. */
-static bool ratelimit_priv_tier_one(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
-                                    ratelimit_priv_ask *ask, ratelimit_result *out)
-{
-    bool answered = false;
-    if (ask->what == RATELIMIT_PRIV_LEARN) {
-        RATELIMIT_PRIV_ENTER();
-        answered = ratelimit_priv_tier_take(tier, q, now, ask, out);
-        RATELIMIT_PRIV_LEAVE();
-    } else if (ask->what == RATELIMIT_PRIV_ENDS) { /* for what follows it in its batch */
-        ratelimit_priv_tier_forget(tier, ask->place, now);
-    }
-    return answered;
-}
-
-/* Answers what can be answered; ask[i].what says which requests go to the store, and
- * ratelimit_priv_tier_sent as what. Returns how many do. In ALL all do, or none. */
+/* Answers what can be answered here; ask[i].what says which requests go to the store. Returns how
+ * many do. In ALL all do. The lines of all entries are fetched first, while the clock is read. */
 static size_t ratelimit_priv_tier_begin(ratelimit_tier *tier, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                        uint64_t now, ratelimit_priv_ask *ask)
+                                        uint64_t *now, ratelimit_priv_ask *ask)
 {
     size_t i, sent = 0;
-    for (i = 0; i < count; i++) {
+    for (i = 0; i < count; i++, ask++) {
+        const ratelimit_request *q = &req[i];
+        const ratelimit_limit *l = q->limit;
         ratelimit_result spare, *r = mode == RATELIMIT_EACH ? &res[i] : &spare;
-        bool here = ratelimit_priv_tier_prepare(tier, &req[i], &ask[i], r);
-        if (mode == RATELIMIT_EACH && !here &&
-            ratelimit_priv_tier_one(tier, &req[i], now, &ask[i], r))
-            ask[i].what = RATELIMIT_PRIV_HERE;
-        else if (mode == RATELIMIT_ALL && ask[i].what != RATELIMIT_PRIV_ENDS)
-            ask[i].what = RATELIMIT_PRIV_AS_IS;
-        sent += ask[i].what != RATELIMIT_PRIV_HERE;
+        bool take = q->op == RATELIMIT_TAKE && l && l->kind - 1 < 2 && q->n - 1 < l->burst;
+        ask->note = ask->lease = 0;
+        ask->what = mode == RATELIMIT_EACH ? RATELIMIT_PRIV_HERE : RATELIMIT_PRIV_AS_IS;
+        if (ratelimit_priv_no_key(q)) {
+            ratelimit_priv_answer(r, RATELIMIT_BAD_KEY);
+        } else if (take || !ratelimit_priv_settled(q, r)) {
+            ask->place = ratelimit_priv_tier_place(tier->table, q);
+            ratelimit_priv_prefetch(ratelimit_priv_home(tier->table, ask->place));
+            ask->what = RATELIMIT_PRIV_AS_IS;
+            if (take && mode == RATELIMIT_EACH)
+                ask->what = RATELIMIT_PRIV_LEARN;
+            else if (q->op == RATELIMIT_REFUND || q->op == RATELIMIT_CANCEL ||
+                     q->op == RATELIMIT_BLOCK || q->op == RATELIMIT_RESET)
+                ask->what = RATELIMIT_PRIV_ENDS;
+        }
+    }
+    *now = ratelimit_priv_tier_now(tier);
+    for (i = 0, ask -= count; i < count; i++, ask++) {
+        if (ask->what == RATELIMIT_PRIV_LEARN) {
+            RATELIMIT_PRIV_ENTER();
+            if (ratelimit_priv_tier_take(tier, &req[i], *now, ask, &res[i]))
+                ask->what = RATELIMIT_PRIV_HERE;
+            RATELIMIT_PRIV_LEAVE();
+        } else if (ask->what == RATELIMIT_PRIV_ENDS && mode == RATELIMIT_EACH) {
+            ratelimit_priv_tier_forget(tier, ask->place, *now); /* for what follows in the batch */
+        }
+        sent += ask->what != RATELIMIT_PRIV_HERE;
     }
     if (sent)
         ratelimit_priv_add64(&tier->counts.calls, 1);
     return sent;
 }
 
+/* What is sent for a request. */
 static ratelimit_request ratelimit_priv_tier_sent(const ratelimit_request *q,
                                                   const ratelimit_priv_ask *ask)
 {
@@ -5465,12 +5453,12 @@ static void ratelimit_priv_tier_end(ratelimit_tier *tier, const ratelimit_reques
             ratelimit_priv_tier_forget(tier, ask[i].place, ratelimit_priv_tier_now(tier));
         failed += res[i].status == RATELIMIT_STORE_FAILED;
         if (res[i].status == RATELIMIT_STORE_FAILED && mode == RATELIMIT_EACH && tier->nodes)
-            ratelimit_priv_fall_back_one(tier, &req[i], &res[i]);
+            ratelimit_priv_fall_back(tier, &req[i], &res[i], 1, RATELIMIT_EACH);
     }
     if (failed && mode == RATELIMIT_ALL && ratelimit_priv_all_failed(res, count)) {
         failed = count;
         if (tier->nodes)
-            ratelimit_priv_fall_back_all(tier, req, res, count);
+            ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL);
     }
     if (sent != failed)
         ratelimit_priv_add64(&tier->counts.stored, sent - failed);
@@ -5480,76 +5468,38 @@ static void ratelimit_priv_tier_end(ratelimit_tier *tier, const ratelimit_reques
         ratelimit_priv_add64(&tier->counts.failures, 1);
 }
 
-/* ---- the tier as a store ---- */
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_batch(ratelimit_tier *tier,
-                                                              const ratelimit_request *req,
-                                                              ratelimit_result *res, size_t count,
-                                                              uint64_t now)
-{
-    ratelimit_priv_ask ask[RATELIMIT_PRIV_TIER_BATCH];
-    ratelimit_request sent[RATELIMIT_PRIV_TIER_BATCH];
-    ratelimit_result got[RATELIMIT_PRIV_TIER_BATCH];
-    size_t i, n = 0;
-    if (!ratelimit_priv_tier_begin(tier, req, res, count, RATELIMIT_EACH, now, ask))
-        return;
-    for (i = 0; i < count; i++)
-        if (ask[i].what != RATELIMIT_PRIV_HERE)
-            sent[n++] = ratelimit_priv_tier_sent(&req[i], &ask[i]);
-    tier->store.decide(&tier->store, sent, got, n, RATELIMIT_EACH);
-    for (i = 0, n = 0; i < count; i++)
-        if (ask[i].what != RATELIMIT_PRIV_HERE)
-            res[i] = got[n++];
-    ratelimit_priv_tier_end(tier, req, res, count, RATELIMIT_EACH, now, ask);
-}
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_all(ratelimit_tier *tier,
-                                                            const ratelimit_request *req,
-                                                            ratelimit_result *res, size_t count,
-                                                            uint64_t now)
-{
-    ratelimit_priv_ask ask[RATELIMIT_MAX_ALL];
-    (void)ratelimit_priv_tier_begin(tier, req, res, count, RATELIMIT_ALL, now, ask);
-    tier->store.decide(&tier->store, req, res, count, RATELIMIT_ALL);
-    ratelimit_priv_tier_end(tier, req, res, count, RATELIMIT_ALL, now, ask);
-}
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_ask(ratelimit_tier *tier,
-                                                            const ratelimit_request *req,
-                                                            ratelimit_result *res, uint64_t now,
-                                                            const ratelimit_priv_ask *ask)
-{
-    ratelimit_request sent = ratelimit_priv_tier_sent(req, ask);
-    ratelimit_priv_add64(&tier->counts.calls, 1);
-    tier->store.decide(&tier->store, &sent, res, 1, RATELIMIT_EACH);
-    ratelimit_priv_tier_end(tier, req, res, 1, RATELIMIT_EACH, now, ask);
-}
-
 static void ratelimit_priv_tier_decide(const ratelimit_store *store, const ratelimit_request *req,
                                        ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     ratelimit_tier *tier = (ratelimit_tier *)store->self;
-    ratelimit_priv_ask ask;
+    ratelimit_priv_ask ask[RATELIMIT_MAX_ALL];
+    ratelimit_request sent[RATELIMIT_MAX_ALL];
+    ratelimit_result got[RATELIMIT_MAX_ALL];
+    size_t part, i, n;
     uint64_t now;
-    size_t n;
     if (!tier || !tier->table || !tier->store.decide || !req ||
         (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
         ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
-    } else if (!ratelimit_priv_tier_clock(tier)) {
+        return;
+    }
+    if (!ratelimit_priv_tier_clock(tier)) {
         ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
-    } else if (mode == RATELIMIT_ALL && count > 1) {
-        ratelimit_priv_tier_all(tier, req, res, count, ratelimit_priv_tier_now(tier));
-    } else if (count == 1) {
-        if (ratelimit_priv_tier_prepare(tier, req, &ask, res))
-            return;
-        now = ratelimit_priv_tier_now(tier);
-        if (!ratelimit_priv_tier_one(tier, req, now, &ask, res))
-            ratelimit_priv_tier_ask(tier, req, res, now, &ask);
-    } else {
-        for (; count; count -= n, req += n, res += n) {
-            n = count < RATELIMIT_PRIV_TIER_BATCH ? count : (size_t)RATELIMIT_PRIV_TIER_BATCH;
-            ratelimit_priv_tier_batch(tier, req, res, n, ratelimit_priv_tier_now(tier));
-        }
+        return;
+    }
+    if (count < 2)
+        mode = RATELIMIT_EACH;
+    for (; count; count -= part, req += part, res += part) {
+        part = count < RATELIMIT_MAX_ALL ? count : (size_t)RATELIMIT_MAX_ALL;
+        if (!ratelimit_priv_tier_begin(tier, req, res, part, mode, &now, ask))
+            continue;
+        for (i = 0, n = 0; i < part; i++)
+            if (ask[i].what != RATELIMIT_PRIV_HERE)
+                sent[n++] = ratelimit_priv_tier_sent(&req[i], &ask[i]);
+        tier->store.decide(&tier->store, sent, got, n, mode);
+        for (i = 0, n = 0; i < part; i++)
+            if (ask[i].what != RATELIMIT_PRIV_HERE)
+                res[i] = got[n++];
+        ratelimit_priv_tier_end(tier, req, res, part, mode, now, ask);
     }
 }
 
@@ -5562,15 +5512,10 @@ static void ratelimit_priv_tier_close(const ratelimit_store *store)
 
 RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier)
 {
-    ratelimit_store store;
-    memset(&store, 0, sizeof store);
-    store.self = tier;
-    store.decide = ratelimit_priv_tier_decide;
-    if (tier) {
-        store.close = ratelimit_priv_tier_close;
-        store.clock = ratelimit_priv_tier_clock(tier);
-        store.clock_self = tier->clock_self;
-    }
+    ratelimit_store store = ratelimit_priv_store(tier, ratelimit_priv_tier_decide,
+                                                 tier ? ratelimit_priv_tier_clock(tier) : NULL,
+                                                 tier ? tier->clock_self : NULL);
+    store.close = tier ? ratelimit_priv_tier_close : NULL;
     return store;
 }
 
