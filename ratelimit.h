@@ -830,7 +830,6 @@ typedef struct ratelimit_limiter {
     void *sleep_self;      /* sleep sleeps; false: cancel the wait. NULL: the platform's */
     ratelimit_clock clock; /* measures waits; NULL: the store's, else ratelimit_clock_ns */
     void *clock_self;
-    uint64_t poll_max_ns; /* longest pause between polls of a store that can't reserve; 0: 1 s */
     struct ratelimit_rules *rules; /* named limits, for ratelimit_allow_rule */
     /* The rest is the limiter's own. */
     ratelimit_counts counts;
@@ -875,13 +874,13 @@ RATELIMIT_API bool ratelimit_take_all(ratelimit_limiter *l, const ratelimit_requ
  * req      op must be TAKE or RESERVE; its max_wait_ns is not used, the argument is
  *
  * Reserves where the store can: first come, first served, one wake-up, and TIMEOUT at once without
- * taking anything if it would take too long. Else polls at retry_after with jitter. True: the
- * tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT; CANCELED: the
- * reservation is given back if nobody reserved after it (over a network it may be kept even then:
- * if the request took longer to the store than the cancel did); DENIED: the key is blocked (where
- * the store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed policy.
- * UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). In shadow mode nobody
- * waits. */
+ * taking anything if it would take too long. Else polls at retry_after with jitter, at least once a
+ * second. True: the tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT;
+ * CANCELED: the reservation is given back if nobody reserved after it (over a network it may be
+ * kept even then: if the request took longer to the store than the cancel did); DENIED: the key is
+ * blocked (where the store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed
+ * policy. UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep) or no clock.
+ * In shadow mode nobody waits. */
 RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request *req,
                                   uint64_t max_wait_ns, ratelimit_result *out_or_null);
 
@@ -5535,7 +5534,11 @@ RATELIMIT_API void ratelimit_tier_stats(const ratelimit_tier *tier, ratelimit_ti
         ratelimit_priv_copy_counts(out, tier ? &tier->counts : NULL, sizeof *out);
 }
 
-/* ---- >>implementation: limiter --------------------------------------------------------------- */
+/* ---- >>implementation: limiter ------------------------------------------------------------------
+
+   A decision takes three steps: the store decides; the failure policy decides what the store could
+   not (ratelimit_priv_decisions); then shadow mode, the counters and the hook see what came out
+   (ratelimit_priv_finish). ratelimit_wait does the second part once, however many times it asks. */
 
 static bool ratelimit_priv_has_policy(const ratelimit_limiter *l)
 {
@@ -5620,13 +5623,13 @@ static bool ratelimit_priv_is_bad(ratelimit_status status)
            status == RATELIMIT_SYNTAX;
 }
 
-/* Does shadow mode let this refusal through? Mistakes and cancelled waits stay what they are. */
+/* Does shadow mode let this refusal through? Mistakes and cancelled waits stay what they are, and so
+ * does an operation that gives (REFUND and all behind RESERVE): there is nobody to let through. */
 static bool ratelimit_priv_shadows(const ratelimit_request *q, const ratelimit_result *r)
 {
-    bool asks = q->op == RATELIMIT_TAKE || q->op == RATELIMIT_TAKE_UP_TO ||
-                q->op == RATELIMIT_PEEK || q->op == RATELIMIT_RESERVE;
     bool unable = r->status == RATELIMIT_UNSUPPORTED && r->source == RATELIMIT_FROM_STORE;
-    return asks && !unable && !ratelimit_priv_is_bad(r->status) && r->status != RATELIMIT_CANCELED;
+    return q->op <= RATELIMIT_RESERVE && !unable && !ratelimit_priv_is_bad(r->status) &&
+           r->status != RATELIMIT_CANCELED;
 }
 
 /* What becomes of a decision: shadow mode, counters, hook. */
@@ -5729,15 +5732,12 @@ typedef struct ratelimit_priv_waiting {
     ratelimit_limiter *l;
     ratelimit_clock clock;
     void *clock_self;
-    uint64_t start, slept, elapsed;
+    uint64_t start, elapsed;
 } ratelimit_priv_waiting;
 
 static uint64_t ratelimit_priv_elapsed(ratelimit_priv_waiting *w)
 {
-    uint64_t now;
-    if (!w->clock)
-        return w->slept;
-    now = w->clock(w->clock_self);
+    uint64_t now = w->clock(w->clock_self);
     if (now - w->start < w->elapsed || now - w->start > RATELIMIT_PRIV_MAX)
         w->start = now - w->elapsed; /* the clock was set back: go on from there */
     w->elapsed = now - w->start;
@@ -5749,36 +5749,27 @@ static bool ratelimit_priv_canceled(const ratelimit_limiter *l)
     return ratelimit_priv_load32(&l->canceled) != 0;
 }
 
-/* One sleep, false if cancelled. The platform's sleep is sliced so that a cancel is seen. */
-static bool ratelimit_priv_sleep_once(ratelimit_priv_waiting *w, uint64_t ns)
-{
-    w->slept += ns;
-    if (w->l->sleep)
-        return w->l->sleep(w->l->sleep_self, ns);
-#  if !defined(RATELIMIT_NO_CLOCK)
-    while (ns && !ratelimit_priv_canceled(w->l)) {
-        uint64_t slice = 50 * RATELIMIT_MILLISECOND < ns ? 50 * RATELIMIT_MILLISECOND : ns;
-        ratelimit_priv_sleep(slice);
-        ns -= slice;
-    }
-#  endif
-    return true;
-}
-
-/* Sleeps until ns after the start, false if cancelled. A sleep that ended early is followed by one
- * that is a little longer than what is left. If the clock stands still the wait is given up. */
+/* Sleeps until ns after the start, false if cancelled. The platform's sleep is cut into slices, so
+ * that a cancel is seen. A sleep that ended early is followed by one that is a little longer than
+ * what is left. If the clock stands still the wait is given up. */
 static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
 {
-    uint64_t elapsed = ratelimit_priv_elapsed(w), more = 0, still = 0;
-    while (elapsed < ns && !ratelimit_priv_canceled(w->l)) {
-        uint64_t before = elapsed;
-        if (!ratelimit_priv_sleep_once(w, ns - elapsed + more))
+    ratelimit_limiter *l = w->l;
+    uint64_t elapsed = ratelimit_priv_elapsed(w), before, more = 0;
+    unsigned still = 0;
+    while (elapsed < ns && !ratelimit_priv_canceled(l) && still < 1000) {
+        uint64_t pause = ns - elapsed + more;
+        if (l->sleep && !l->sleep(l->sleep_self, pause))
             return false;
+#  if !defined(RATELIMIT_NO_CLOCK)
+        if (!l->sleep)
+            ratelimit_priv_sleep(pause < 50 * RATELIMIT_MILLISECOND ? pause
+                                                                    : 50 * RATELIMIT_MILLISECOND);
+#  endif
+        before = elapsed;
         elapsed = ratelimit_priv_elapsed(w);
         more = 50 * RATELIMIT_MICROSECOND;
         still = elapsed > before ? 0 : still + 1;
-        if (still == 1000)
-            return false;
     }
     return elapsed >= ns;
 }
@@ -5804,11 +5795,12 @@ static void ratelimit_priv_refuse(ratelimit_result *out, ratelimit_status status
     out->status = status;
 }
 
-/* For a store that can't reserve: asks, sleeps for retry_after with jitter, asks again. */
+/* For a store that can't reserve: asks, sleeps for retry_after with jitter, asks again. It asks at
+ * least once a second, as others may give tokens back. */
 static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_request *req,
                                 uint64_t max_wait_ns, ratelimit_result *out)
 {
-    uint64_t most = w->l->poll_max_ns ? w->l->poll_max_ns : RATELIMIT_SECOND;
+    const uint64_t most = RATELIMIT_SECOND;
     ratelimit_request take = *req;
     take.op = RATELIMIT_TAKE;
     for (;;) {
@@ -5820,14 +5812,13 @@ static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
         if (out->allowed || out->status != RATELIMIT_DENIED || w->l->shadow)
             return;
         pause = out->retry_after_ns ? out->retry_after_ns : 1;
-        if (max_wait_ns != RATELIMIT_FOREVER &&
-            (elapsed > max_wait_ns || pause > max_wait_ns - elapsed)) {
+        if (elapsed > max_wait_ns || pause > max_wait_ns - elapsed) {
             ratelimit_priv_refuse(out, RATELIMIT_TIMEOUT);
             return;
         }
         spread = ratelimit_priv_jitter(w, (pause < most ? pause : most) / 8 + 1);
         pause = pause < most - spread ? pause + spread : most - spread;
-        if (max_wait_ns != RATELIMIT_FOREVER && pause > max_wait_ns - elapsed)
+        if (pause > max_wait_ns - elapsed)
             pause = max_wait_ns - elapsed;
         if (!ratelimit_priv_sleep_until(w, elapsed + pause)) {
             ratelimit_priv_refuse(out, RATELIMIT_CANCELED);
@@ -5879,7 +5870,8 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
     w.l = l;
     w.clock = l->clock ? l->clock : l->store.clock ? l->store.clock : RATELIMIT_PRIV_PLATFORM_CLOCK;
     w.clock_self = l->clock ? l->clock_self : l->store.clock_self;
-    w.start = w.clock ? w.clock(w.clock_self) : 0;
+    able = able && w.clock;
+    w.start = able ? w.clock(w.clock_self) : 0;
     q = *req;
     q.op = l->shadow ? RATELIMIT_TAKE : RATELIMIT_RESERVE; /* in shadow mode nobody waits */
     q.max_wait_ns = max_wait_ns;
