@@ -922,7 +922,7 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
  * Without a rule the key itself is looked up: whole, then up to its first "|", then default.
  *
  * Bucket. The limit's scope is ratelimit_scope of the rule's name up to its first "|". So one key
- * under two rules has two buckets. A rule whose limit changes keeps its buckets, and a key that
+ * under two rules has two buckets (but for one pair of names in 2^32). A rule whose limit changes keeps its buckets, and a key that
  * gets a limit of its own keeps what it had spent. */
 typedef struct ratelimit_rules ratelimit_rules;
 
@@ -933,7 +933,7 @@ enum { RATELIMIT_RULE_NAME_BYTES = 64 }; /* with the NUL */
     (RATELIMIT_PRIV_CAST(size_t, RATELIMIT_PRIV_RULES_BYTES) +                                     \
      RATELIMIT_PRIV_CAST(size_t, max_rules) * RATELIMIT_PRIV_RULE_BYTES)
 enum { RATELIMIT_PRIV_RULES_BYTES = 32 + 7 }; /* the head, and 7 for alignment */
-#  define RATELIMIT_PRIV_ENTRY_BYTES (sizeof(ratelimit_rule) + 16u)
+#  define RATELIMIT_PRIV_ENTRY_BYTES (sizeof(ratelimit_rule) + 8u)
 #  define RATELIMIT_PRIV_RULE_BYTES  (2u * (40u + RATELIMIT_PRIV_ENTRY_BYTES + 4u))
 
 /* ratelimit_rules_init  An empty set of rules, in memory of any alignment and content, which must
@@ -956,11 +956,10 @@ typedef struct ratelimit_fault {
 /* ratelimit_rules_load  Replaces all rules by those of the text. If the text has a fault, the rules
  * stay as they are. A rule whose name was there before keeps its buckets and counters.
  *
- * Returns RATELIMIT_OK; SYNTAX, also for a name that comes twice or has the scope of another;
- * BAD_LIMIT, as ratelimit_limit_parse; NO_MEMORY: more than max_rules; BUSY: this load was stopped
- * for so long that another took its place (RATELIMIT_TAKEOVER_MS); BAD_ARGUMENT: NULL.
- * Threads: any. Loads wait for each other, decisions wait for nothing. One load at a time where
- * there are no atomics. Cost: n rules take n^2 / 2 comparisons of 4 bytes. */
+ * Returns RATELIMIT_OK; SYNTAX, also for a name that comes twice; BAD_LIMIT, as
+ * ratelimit_limit_parse; NO_MEMORY: more than max_rules; BUSY: this load was stopped for so long
+ * that another took its place (RATELIMIT_TAKEOVER_MS); BAD_ARGUMENT: NULL. Threads: any. Loads wait
+ * for each other, decisions wait for nothing. One load at a time where there are no atomics. */
 RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, const char *text,
                                                     size_t text_len,
                                                     ratelimit_fault *fault_or_null);
@@ -983,19 +982,17 @@ RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name
                                         ratelimit_rule *out);
 RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, ratelimit_rule *out);
 
-/* ratelimit_allow_rule, ratelimit_allow_rule_n  May this resource go on? Takes 1 or n tokens now or
- * none, by the limiter's rules.
+/* ratelimit_allow_rule  May this resource go on? Takes one token now or none, by the limiter's
+ * rules.
  *
  * resource   a text: who or what is limited, the key of the bucket
  * rule       the name to look up; NULL: the resource is looked up
  *
- * (l, "alice", "login", n) and (l, "login|alice", NULL, n) both find a rule login|alice or login,
+ * (l, "alice", "login") and (l, "login|alice", NULL) both find a rule login|alice or login,
  * each with a bucket of its own. Refused, with BAD_LIMIT, if no rule is found or the limiter has
  * none. Threads: any. */
 RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
                                         const char *rule);
-RATELIMIT_API bool ratelimit_allow_rule_n(ratelimit_limiter *l, const char *resource,
-                                          const char *rule, uint64_t n);
 
 /* ratelimit_rule_request  { "login", RATELIMIT_REQUEST(key, key_len, NULL, 1) } */
 typedef struct ratelimit_rule_request {
@@ -5913,8 +5910,9 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
 
 /* ---- >>implementation: rules --------------------------------------------------------------------
 
-   In memory lie a head, a tally for each rule, and two sides. A side has the entries in the order
-   of the text, and chains of entries whose names have the same hash.
+   In memory lie a head, two tallies for each rule, and two sides. A side has the entries in the
+   order of the text, and chains of entries whose names have the same hash. Readers use the side
+   that is up, a loader writes the other one, and then they change places:
 
        version   its lowest bit says which side is up; each load adds one
        reader    notes the version, searches the side that is up, copies the entry, and looks at the
@@ -5922,6 +5920,11 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
                  begun to write that side: the copy is whole. Else the reader starts again. It
                  writes nothing and waits for nobody.
        loader    writes the side that is down, then adds one to the version.
+
+   An example. The version is 6: side 0 is up. A reader notes 6 and begins to copy an entry of side
+   0. A load writes side 1 and makes the version 7; the reader's side is still untouched. The next
+   load writes side 0: now the reader may copy half of an entry of each text. But then it finds the
+   version 7, not 6, and starts again in side 1. (Only 2^32 loads during one copy would deceive it.)
 
    All words of a side are stored with release and loaded with acquire. So a reader that sees a word
    of a load also sees the version which that load began with. Until it looks at the version, a
@@ -5933,12 +5936,14 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
    up by then. Until the next load that text has one entry of the slow load, or a mix of two, in
    place of its own, and rules that share its chain may not be found.
 
-   A tally is found by its number. Its generation says whether it still belongs to the rule. */
+   A tally holds the counters of a rule. The rule keeps it from load to load; it is free again when
+   no side has the rule any more, that is two loads after the text lost it. A decision that takes
+   longer than that may count for the rule that has the tally then. */
 
 typedef struct ratelimit_priv_rule {
-    ratelimit_rule rule;        /* the name is filled up with NULs, the counters are 0 */
-    uint32_t tally, generation; /* generation 0: no rule */
-    uint32_t next, unused;      /* the next of its chain */
+    ratelimit_rule rule; /* the name is filled up with NULs, "": no rule; the counters are 0 */
+    uint32_t tally;      /* its number */
+    uint32_t next;       /* of its chain */
 } ratelimit_priv_rule;
 
 typedef struct ratelimit_priv_name {
@@ -5948,24 +5953,21 @@ typedef struct ratelimit_priv_name {
 } ratelimit_priv_name;
 
 typedef struct ratelimit_priv_tally {
-    uint64_t count[4];         /* allowed, refused, shadow_refused, failed */
-    uint32_t generation, used; /* used: bit 0 and 1, by a rule of that side */
+    uint64_t count[4];     /* allowed, refused, shadow_refused, failed */
+    uint32_t used, unused; /* used: bit 0 and 1, by a rule of that side */
 } ratelimit_priv_tally;
 
 struct ratelimit_rules {
     uint32_t version;
-    uint32_t writer;     /* the loaders' lock, odd while held */
-    uint32_t most;       /* rules */
-    uint32_t generation; /* the last one given to a rule */
-    uint32_t count[2];   /* rules of each side */
-    uint32_t unused[2];
+    uint32_t writer;   /* the loaders' lock, odd while held */
+    uint32_t most;     /* rules */
+    uint32_t count[2]; /* rules of each side */
+    uint32_t unused[3];
 };
 
 enum {
     RATELIMIT_PRIV_ENTRY_WORDS = RATELIMIT_PRIV_ENTRY_BYTES / 4,
-    RATELIMIT_PRIV_NEXT_WORD = offsetof(ratelimit_priv_rule, next) / 4,
-    RATELIMIT_PRIV_SCOPE_WORD =
-        (offsetof(ratelimit_rule, limit) + offsetof(ratelimit_limit, scope)) / 4
+    RATELIMIT_PRIV_NEXT_WORD = offsetof(ratelimit_priv_rule, next) / 4
 };
 #  define RATELIMIT_PRIV_NO_RULE UINT32_MAX
 
@@ -6142,6 +6144,7 @@ RATELIMIT_API ratelimit_status ratelimit_rules_init(ratelimit_rules **out, void 
 typedef struct ratelimit_priv_loading {
     ratelimit_rules *rules;
     uint32_t side, version, word; /* word: what the lock holds */
+    uint32_t tally;               /* none before this one is free */
     const char *line;             /* its first byte */
     ratelimit_fault fault;
 } ratelimit_priv_loading;
@@ -6173,10 +6176,9 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
 {
     ratelimit_rules *r = g->rules;
     size_t len = ratelimit_priv_len(x->rule.name);
-    size_t head = ratelimit_priv_name_head(x->rule.name, len);
-    uint32_t count = ratelimit_priv_load32(&r->count[g->side]), generation, *chain, i;
-    ratelimit_priv_tally *tally;
-    ratelimit_priv_rule other;
+    uint32_t count = ratelimit_priv_load32(&r->count[g->side]), *chain, i;
+    ratelimit_priv_tally *tallies = ratelimit_priv_tallies(r);
+    ratelimit_priv_rule before;
     ratelimit_priv_name name;
     ratelimit_priv_set_name(&name, x->rule.name, len, NULL, 0);
     if (!ratelimit_priv_still_loading(g))
@@ -6185,35 +6187,21 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_SYNTAX, "a name that was there before");
     if (count == r->most)
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_NO_MEMORY, "no room for more rules");
-    x->rule.limit.scope = ratelimit_scope(x->rule.name, head);
-    for (i = 0; i < count; i++) { /* two names have one scope in 1 of 2^32 cases */
-        if (ratelimit_priv_load32(ratelimit_priv_rule_entry(r, g->side, i) +
-                                  RATELIMIT_PRIV_SCOPE_WORD) != x->rule.limit.scope)
-            continue;
-        ratelimit_priv_get_rule(r, g->side, i, &other);
-        if (memcmp(other.rule.name, x->rule.name, head) != 0 ||
-            (other.rule.name[head] && other.rule.name[head] != '|'))
-            return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_SYNTAX, "a name with another's scope");
-        break;
-    }
+    x->rule.limit.scope =
+        ratelimit_scope(x->rule.name, ratelimit_priv_name_head(x->rule.name, len));
     i = ratelimit_priv_seek_rule(r, g->side ^ 1, &name);
     if (i != RATELIMIT_PRIV_NO_RULE) {
-        ratelimit_priv_get_rule(r, g->side ^ 1, i, &other);
-        x->tally = other.tally;
-        x->generation = other.generation;
-        tally = ratelimit_priv_tallies(r) + x->tally;
+        ratelimit_priv_get_rule(r, g->side ^ 1, i, &before);
+        x->tally = before.tally;
     } else {
-        while (ratelimit_priv_load32(&ratelimit_priv_tallies(r)[x->tally].used))
-            x->tally++;
-        generation = ratelimit_priv_load32(&r->generation);
-        x->generation = generation + (generation == UINT32_MAX ? 2 : 1); /* never 0 */
-        ratelimit_priv_store32(&r->generation, x->generation);
-        tally = ratelimit_priv_tallies(r) + x->tally;
-        ratelimit_priv_store32(&tally->generation, x->generation);
+        while (ratelimit_priv_load32(&tallies[g->tally].used))
+            g->tally++;
+        x->tally = g->tally;
         for (i = 0; i < 4; i++)
-            ratelimit_priv_store64(&tally->count[i], 0);
+            ratelimit_priv_store64(&tallies[x->tally].count[i], 0);
     }
-    ratelimit_priv_store32(&tally->used, ratelimit_priv_load32(&tally->used) | 1u << g->side);
+    ratelimit_priv_store32(&tallies[x->tally].used,
+                           ratelimit_priv_load32(&tallies[x->tally].used) | 1u << g->side);
     chain = ratelimit_priv_rule_chain(r, g->side, name.hash);
     x->next = ratelimit_priv_load32(chain);
     ratelimit_priv_set_rule(r, g->side, count, x);
@@ -6353,17 +6341,16 @@ RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, cons
     return status;
 }
 
+/* The rule with its counters. */
 static void ratelimit_priv_show_rule(ratelimit_rules *r, const ratelimit_priv_rule *x,
                                      ratelimit_rule *out)
 {
-    const ratelimit_priv_tally *t = &ratelimit_priv_tallies(r)[x->tally];
+    const uint64_t *count = ratelimit_priv_tallies(r)[x->tally].count;
     *out = x->rule;
-    if (ratelimit_priv_load32(&t->generation) != x->generation)
-        return;
-    out->allowed = ratelimit_priv_load64(&t->count[0]);
-    out->refused = ratelimit_priv_load64(&t->count[1]);
-    out->shadow_refused = ratelimit_priv_load64(&t->count[2]);
-    out->failed = ratelimit_priv_load64(&t->count[3]);
+    out->allowed = ratelimit_priv_load64(&count[0]);
+    out->refused = ratelimit_priv_load64(&count[1]);
+    out->shadow_refused = ratelimit_priv_load64(&count[2]);
+    out->failed = ratelimit_priv_load64(&count[3]);
 }
 
 RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name,
@@ -6388,14 +6375,7 @@ RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, rate
 
 /* ---- events ---- */
 
-/* The requests of an event, those under a shadow rule at the end. */
-typedef struct ratelimit_priv_event {
-    ratelimit_priv_rule rule[RATELIMIT_MAX_RULE_REQUESTS];
-    ratelimit_request req[RATELIMIT_MAX_RULE_REQUESTS];
-    ratelimit_result res[RATELIMIT_MAX_RULE_REQUESTS];
-    size_t count, hard; /* hard: not under a shadow rule */
-} ratelimit_priv_event;
-
+/* The rule for a request; none: its limit is BAD_LIMIT. */
 static void ratelimit_priv_rule_for(ratelimit_rules *r, const ratelimit_rule_request *asked,
                                     ratelimit_priv_rule *rule)
 {
@@ -6404,7 +6384,7 @@ static void ratelimit_priv_rule_for(ratelimit_rules *r, const ratelimit_rule_req
     if (!r || !name ||
         !ratelimit_priv_find_rule(r, name, asked->rule ? ratelimit_priv_len(name) : key_len,
                                   asked->rule ? key : NULL, key_len, 0, rule))
-        memset(rule, 0, sizeof *rule); /* its limit is BAD_LIMIT */
+        memset(rule, 0, sizeof *rule);
 }
 
 static bool ratelimit_priv_rule_failed(const ratelimit_result *res)
@@ -6413,52 +6393,12 @@ static bool ratelimit_priv_rule_failed(const ratelimit_result *res)
            res->source == RATELIMIT_FROM_FALLBACK;
 }
 
-/* Decides the hard requests, all or none. */
-static bool ratelimit_priv_decide_event(ratelimit_limiter *l, ratelimit_priv_event *v)
+/* A rule's word comes before what decided while the store failed. */
+static void ratelimit_priv_apply_word(const ratelimit_rule *rule, ratelimit_result *res)
 {
-    bool failed = false, good = true, pass = true;
-    size_t i;
-    (void)ratelimit_priv_decisions(l, v->req, v->res, v->hard,
-                                   v->hard > 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
-    for (i = 0; i < v->hard; i++) {
-        const ratelimit_rule *rule = &v->rule[i].rule;
-        ratelimit_result *res = &v->res[i];
-        if (ratelimit_priv_rule_failed(res)) {
-            failed = true;
-            res->source = rule->closed || rule->open ? RATELIMIT_FROM_POLICY : res->source;
-            res->allowed = rule->closed ? false : res->allowed || rule->open;
-        }
-        good = good && res->allowed;
-    }
-    for (i = 0; i < v->hard; i++) {
-        ratelimit_result *res = &v->res[i];
-        if (failed && !good) { /* all or none, also where the words of two rules differ */
-            res->allowed = false;
-            res->taken = res->wait_ns = 0;
-        }
-        pass = ratelimit_priv_finish(l, &v->req[i], res, l->shadow) && pass;
-    }
-    return pass;
-}
-
-/* Decides the soft requests, each on its own; only asks if the hard ones did not pass. */
-static bool ratelimit_priv_decide_shadow(ratelimit_limiter *l, ratelimit_priv_event *v, bool pass)
-{
-    bool hard = pass;
-    size_t i;
-    for (i = v->hard; i < v->count; i++) {
-        ratelimit_result *res = &v->res[i];
-        if (!hard)
-            v->req[i].op = RATELIMIT_PEEK;
-        (void)ratelimit_priv_decisions(l, &v->req[i], res, 1, RATELIMIT_EACH);
-        if (!hard) {
-            res->allowed = false;
-            res->retry_after_ns = v->res[ratelimit_binding(v->res, v->hard)].retry_after_ns;
-            res->status = RATELIMIT_SKIPPED;
-        }
-        pass = ratelimit_priv_finish(l, &v->req[i], res, hard) && pass;
-    }
-    return pass;
+    if (rule->closed || rule->open)
+        res->source = RATELIMIT_FROM_POLICY;
+    res->allowed = rule->closed ? false : res->allowed || rule->open;
 }
 
 /* A refusal counts for the rule that refused, not for others of its event. */
@@ -6466,77 +6406,97 @@ static void ratelimit_priv_count_rule(ratelimit_rules *r, const ratelimit_priv_r
                                       const ratelimit_result *res)
 {
     bool failed = ratelimit_priv_rule_failed(res);
-    ratelimit_priv_tally *t;
-    if (!rule->generation)
+    uint64_t *count;
+    if (!rule->rule.name[0])
         return;
-    t = &ratelimit_priv_tallies(r)[rule->tally];
-    if (ratelimit_priv_load32(&t->generation) != rule->generation)
-        return;
+    count = ratelimit_priv_tallies(r)[rule->tally].count;
     if (res->allowed || res->status != RATELIMIT_SKIPPED)
-        ratelimit_priv_add64(&t->count[res->allowed ? 0 : 1], 1);
+        ratelimit_priv_add64(&count[res->allowed ? 0 : 1], 1);
     if (res->allowed && res->status != RATELIMIT_OK && !failed)
-        ratelimit_priv_add64(&t->count[2], 1);
+        ratelimit_priv_add64(&count[2], 1);
     if (failed)
-        ratelimit_priv_add64(&t->count[3], 1);
+        ratelimit_priv_add64(&count[3], 1);
 }
 
+/* First the hard requests, all or none; then those under a shadow rule, each on its own. If the
+ * hard ones did not pass, a shadow rule is only asked (PEEK), and says SKIPPED: it must not be
+ * charged for an event that did not take place, nor seem to be the reason. */
 RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, const ratelimit_rule_request *asked,
                                         ratelimit_result *res, ratelimit_rule *rules_or_null,
                                         size_t count)
 {
-    ratelimit_priv_event v;
-    size_t of[RATELIMIT_MAX_RULE_REQUESTS], i, soft = count; /* of: the caller's index */
-    bool pass;
+    ratelimit_priv_rule rule[RATELIMIT_MAX_RULE_REQUESTS];
+    ratelimit_request req[RATELIMIT_MAX_RULE_REQUESTS];
+    ratelimit_result got[RATELIMIT_MAX_RULE_REQUESTS];
+    size_t of[RATELIMIT_MAX_RULE_REQUESTS], hard = 0, i; /* of: the index of a hard one */
+    bool failed = false, good = true, pass = true, all;
+    uint64_t retry_after_ns = 0;
     if (rules_or_null)
         memset(rules_or_null, 0, count * sizeof *rules_or_null);
     if (!count)
         return true;
     if (!l || !l->store.decide || !asked || !res || count > RATELIMIT_MAX_RULE_REQUESTS) {
-        if (res)
-            ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
         return false;
     }
-    v.count = count;
-    v.hard = 0;
     for (i = 0; i < count; i++) {
-        size_t to = v.hard;
-        ratelimit_priv_rule_for(l->rules, &asked[i], &v.rule[to]);
-        if (!v.rule[to].rule.shadow)
-            v.hard++;
-        else if (to != --soft)
-            v.rule[soft] = v.rule[to];
-        to = v.hard > to ? to : soft;
-        of[to] = i;
-        v.req[to] = asked[i].request;
-        v.req[to].limit = &v.rule[to].rule.limit;
+        ratelimit_priv_rule_for(l->rules, &asked[i], &rule[i]);
+        if (rule[i].rule.shadow)
+            continue;
+        req[hard] = asked[i].request;
+        req[hard].limit = &rule[i].rule.limit;
+        of[hard++] = i;
     }
-    pass = ratelimit_priv_decide_shadow(l, &v, ratelimit_priv_decide_event(l, &v));
-    for (i = 0; i < count; i++) {
-        ratelimit_priv_count_rule(l->rules, &v.rule[i], &v.res[i]);
-        res[of[i]] = v.res[i];
-        if (rules_or_null && v.rule[i].generation)
-            ratelimit_priv_show_rule(l->rules, &v.rule[i], &rules_or_null[of[i]]);
-    }
-    return pass;
-}
 
-RATELIMIT_API bool ratelimit_allow_rule_n(ratelimit_limiter *l, const char *resource,
-                                          const char *rule, uint64_t n)
-{
-    ratelimit_rule_request asked;
-    ratelimit_result res;
-    memset(&asked, 0, sizeof asked);
-    asked.rule = rule;
-    asked.request.key = resource;
-    asked.request.key_len = ratelimit_priv_len(resource);
-    asked.request.n = n;
-    return ratelimit_take_rules(l, &asked, &res, NULL, 1);
+    if (hard)
+        (void)ratelimit_priv_decisions(l, req, got, hard,
+                                       hard > 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
+    for (i = 0; i < hard; i++) {
+        if (ratelimit_priv_rule_failed(&got[i])) {
+            failed = true;
+            ratelimit_priv_apply_word(&rule[of[i]].rule, &got[i]);
+        }
+        good = good && got[i].allowed;
+    }
+    for (i = 0; i < hard; i++) {
+        if (failed && !good) { /* all or none, also where the words of two rules differ */
+            got[i].allowed = false;
+            got[i].taken = got[i].wait_ns = 0;
+        }
+        pass = ratelimit_priv_finish(l, &req[i], &got[i], l->shadow) && pass;
+        res[of[i]] = got[i];
+    }
+    if (hard)
+        retry_after_ns = got[ratelimit_binding(got, hard)].retry_after_ns;
+
+    for (i = 0, all = pass; i < count; i++) {
+        ratelimit_request q = asked[i].request;
+        ratelimit_result *r = &res[i];
+        if (rule[i].rule.shadow) {
+            q.limit = &rule[i].rule.limit;
+            q.op = pass ? q.op : RATELIMIT_PEEK;
+            (void)ratelimit_priv_decisions(l, &q, r, 1, RATELIMIT_EACH);
+            if (!pass) {
+                r->allowed = false;
+                r->retry_after_ns = retry_after_ns;
+                r->status = RATELIMIT_SKIPPED;
+            }
+            all = ratelimit_priv_finish(l, &q, r, pass) && all;
+        }
+        ratelimit_priv_count_rule(l->rules, &rule[i], r);
+        if (rules_or_null && rule[i].rule.name[0])
+            ratelimit_priv_show_rule(l->rules, &rule[i], &rules_or_null[i]);
+    }
+    return all;
 }
 
 RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
                                         const char *rule)
 {
-    return ratelimit_allow_rule_n(l, resource, rule, 1);
+    ratelimit_rule_request asked = {
+        rule, RATELIMIT_REQUEST(resource, ratelimit_priv_len(resource), NULL, 1)};
+    ratelimit_result res;
+    return ratelimit_take_rules(l, &asked, &res, NULL, 1);
 }
 
 /* True if a is more restrictive than b. */
