@@ -1090,12 +1090,11 @@ RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
                                                 const void *partition, size_t partition_bytes,
                                                 unsigned sets, char *buf, size_t buf_bytes);
 
-/* ratelimit_http_status, ratelimit_grpc_status  What to answer: 200 and 0 (OK) if allowed; 429 and
- * 8 (RESOURCE_EXHAUSTED) if a limit refused, also one of a local bucket while the store fails; 503
- * and 14 (UNAVAILABLE) if there was no decision or no room: STORE_FAILED, FULL, CANCELED; 500 and
- * 13 (INTERNAL) for a mistake in the program: BAD_, UNSUPPORTED, NULL. */
+/* ratelimit_http_status  What to answer: 200 if allowed; 429 if a limit refused, also one of a local
+ * bucket while the store fails; 503 if there was no decision or no room: STORE_FAILED, FULL,
+ * CANCELED; 500 for a mistake in the program: BAD_, UNSUPPORTED, NULL. (In gRPC: OK,
+ * RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL.) */
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
-RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
 
 /* ratelimit_metrics  Writes counters in Prometheus' text format: of the limiter, its rules, its
  * store (a tier, Redis, or Redis behind a tier), and of a table at now_ns (this reads every line of
@@ -1138,24 +1137,24 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
 #    endif
 #    define RATELIMIT_LOG(limit, missed, ...)                                                      \
       do {                                                                                         \
-        static const ratelimit_limit ratelimit_log_limit = limit;                                  \
-        static ratelimit_log ratelimit_log_here;                                                   \
+        static const ratelimit_limit ratelimit_priv_log_limit = limit;                             \
+        static ratelimit_priv_log ratelimit_priv_log_here;                                         \
         uint32_t missed = 0;                                                                       \
-        if (ratelimit_log_pass(&ratelimit_log_here, &ratelimit_log_limit, RATELIMIT_LOG_NOW,       \
-                               &missed)) {                                                         \
+        if (ratelimit_priv_log_pass(&ratelimit_priv_log_here, &ratelimit_priv_log_limit,           \
+                                    RATELIMIT_LOG_NOW, &missed)) {                                 \
           __VA_ARGS__;                                                                             \
         }                                                                                          \
       } while (0)
 #  endif
 
-/* ratelimit_log, ratelimit_log_pass  What the macro does: true if it may be logged now; *missed is
- * then how many times the answer was false since it was last true. Zero the log first. */
-typedef struct ratelimit_log {
+/* What the macro does: true if it may be logged now; *missed is then how many times the answer was
+ * false since it was last true. */
+typedef struct ratelimit_priv_log {
     ratelimit_bucket bucket;
     uint32_t missed;
-} ratelimit_log;
-RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
-                                      uint64_t now_ns, uint32_t *missed);
+} ratelimit_priv_log;
+RATELIMIT_API bool ratelimit_priv_log_pass(ratelimit_priv_log *log, const ratelimit_limit *limit,
+                                           uint64_t now_ns, uint32_t *missed);
 
 /* ---- >>ticks --------------------------------------------------------------------------------- */
 
@@ -1875,14 +1874,18 @@ typedef struct ratelimit_priv_text {
     const char *at, *end;
 } ratelimit_priv_text;
 
-/* Where one name begins another, the longer is first. */
+/* From the shortest on. "ms" comes before "m", which begins it. */
 static const struct {
     char name[4];
     uint64_t ns;
-} ratelimit_priv_units[] = {{"w", RATELIMIT_WEEK},         {"d", RATELIMIT_DAY},
-                            {"h", RATELIMIT_HOUR},         {"ms", RATELIMIT_MILLISECOND},
-                            {"m", RATELIMIT_MINUTE},       {"s", RATELIMIT_SECOND},
-                            {"us", RATELIMIT_MICROSECOND}, {"ns", RATELIMIT_NANOSECOND}};
+} ratelimit_priv_units[] = {{"ns", 1},
+                            {"us", RATELIMIT_MICROSECOND},
+                            {"ms", RATELIMIT_MILLISECOND},
+                            {"s", RATELIMIT_SECOND},
+                            {"m", RATELIMIT_MINUTE},
+                            {"h", RATELIMIT_HOUR},
+                            {"d", RATELIMIT_DAY},
+                            {"w", RATELIMIT_WEEK}};
 enum { RATELIMIT_PRIV_UNITS = sizeof ratelimit_priv_units / sizeof *ratelimit_priv_units };
 
 static bool ratelimit_priv_word(ratelimit_priv_text *t, const char *word)
@@ -1905,6 +1908,16 @@ static bool ratelimit_priv_blanks(ratelimit_priv_text *t)
     while (t->at != t->end && ratelimit_priv_is_blank(*t->at))
         t->at++;
     return t->at != from;
+}
+
+/* Blanks and a word. If they are not there nothing is read. */
+static bool ratelimit_priv_option(ratelimit_priv_text *t, const char *word)
+{
+    const char *from = t->at;
+    if (ratelimit_priv_blanks(t) && ratelimit_priv_word(t, word))
+        return true;
+    t->at = from;
+    return false;
 }
 
 static bool ratelimit_priv_digit(const ratelimit_priv_text *t)
@@ -1974,7 +1987,7 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
     const char *tokens_at = t->at, *per_at, *burst_at = NULL;
     uint64_t tokens, per = 1, burst, unit;
     size_t places, per_places = 0, i;
-    bool more;
+    bool window;
     if (ratelimit_priv_word(t, "unlimited")) {
         *out = unlimited;
         return t->at == t->end ? RATELIMIT_OK : RATELIMIT_SYNTAX;
@@ -1988,21 +2001,19 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
         return RATELIMIT_SYNTAX;
     for (burst = tokens, i = 0; i < places && burst > 1; i++)
         burst = burst / 10 + (burst % 10 != 0);
-    more = t->at != t->end;
-    if (more && !ratelimit_priv_blanks(t))
-        return RATELIMIT_SYNTAX;
-    if (more && ratelimit_priv_word(t, "burst")) {
+    if (ratelimit_priv_option(t, "burst")) {
         if (!ratelimit_priv_blanks(t))
             return RATELIMIT_SYNTAX;
         burst_at = t->at;
         if (!ratelimit_priv_number(t, &burst, NULL))
             return RATELIMIT_SYNTAX;
-        more = t->at != t->end;
-        if (more && !ratelimit_priv_blanks(t))
-            return RATELIMIT_SYNTAX;
     }
-    if (more && !(ratelimit_priv_word(t, "window") && t->at == t->end))
+    window = ratelimit_priv_option(t, "window");
+    if (t->at != t->end) {
+        if (!window)
+            (void)ratelimit_priv_blanks(t); /* the fault is what follows them */
         return RATELIMIT_SYNTAX;
+    }
 
     t->at = tokens_at; /* from here on, t->at is the number that is wrong */
     if (!tokens)
@@ -2015,11 +2026,11 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
     t->at = tokens_at;
     if (!ratelimit_priv_tenths(&tokens, places, &per, true))
         return RATELIMIT_BAD_LIMIT;
-    *out = more ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
-    if (out->kind && !(more && burst_at && burst != tokens))
+    *out = window ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
+    if (out->kind && !(window && burst_at && burst != tokens))
         return RATELIMIT_OK;
     *out = ratelimit_limit_make(tokens, per, 1);
-    if (burst_at && out->kind)
+    if (burst_at && out->kind) /* with a burst of 1 it would be good */
         t->at = burst_at;
     return RATELIMIT_BAD_LIMIT;
 }
@@ -2076,10 +2087,12 @@ static void ratelimit_priv_say(ratelimit_priv_page *p, const char *text)
     ratelimit_priv_put(p, text, ratelimit_priv_len(text));
 }
 
-static void ratelimit_priv_say_number(ratelimit_priv_page *p, uint64_t value)
+/* A text and a number. */
+static void ratelimit_priv_say_field(ratelimit_priv_page *p, const char *name, uint64_t value)
 {
     char digits[20];
     size_t at = sizeof digits;
+    ratelimit_priv_say(p, name);
     do
         digits[--at] = (char)('0' + (int)(value % 10));
     while (value /= 10);
@@ -2098,28 +2111,24 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
                                             size_t buf_bytes)
 {
     ratelimit_priv_page p;
-    size_t i, unit = RATELIMIT_PRIV_UNITS - 1;
+    size_t unit = RATELIMIT_PRIV_UNITS - 1;
     ratelimit_priv_page_begin(&p, buf, buf_bytes);
     if (ratelimit_limit_check(limit) != RATELIMIT_OK) {
         ratelimit_priv_say(&p, "bad limit");
     } else if (limit->kind == RATELIMIT_PRIV_UNLIMITED) {
         ratelimit_priv_say(&p, "unlimited");
     } else {
-        for (i = 0; i < RATELIMIT_PRIV_UNITS; i++) /* the largest that leaves no rest */
-            if (limit->per_ns % ratelimit_priv_units[i].ns == 0 &&
-                ratelimit_priv_units[i].ns > ratelimit_priv_units[unit].ns)
-                unit = i;
-        ratelimit_priv_say_number(&p, limit->tokens);
+        while (limit->per_ns % ratelimit_priv_units[unit].ns)
+            unit--; /* the largest that leaves no remainder; 1 ns never does */
+        ratelimit_priv_say_field(&p, "", limit->tokens);
         ratelimit_priv_say(&p, "/");
         if (limit->per_ns != ratelimit_priv_units[unit].ns)
-            ratelimit_priv_say_number(&p, limit->per_ns / ratelimit_priv_units[unit].ns);
+            ratelimit_priv_say_field(&p, "", limit->per_ns / ratelimit_priv_units[unit].ns);
         ratelimit_priv_say(&p, ratelimit_priv_units[unit].name);
-        if (limit->kind == RATELIMIT_PRIV_WINDOW) {
+        if (limit->kind == RATELIMIT_PRIV_WINDOW)
             ratelimit_priv_say(&p, " window");
-        } else if (limit->burst != limit->tokens) {
-            ratelimit_priv_say(&p, " burst ");
-            ratelimit_priv_say_number(&p, limit->burst);
-        }
+        else if (limit->burst != limit->tokens)
+            ratelimit_priv_say_field(&p, " burst ", limit->burst);
     }
     return ratelimit_priv_page_end(&p);
 }
@@ -5979,13 +5988,14 @@ typedef char
                                    ? 1
                                    : -1];
 
-/* Without compare-and-swap the caller's lock keeps loaders from readers. */
+/* The caller's lock, where there is no compare-and-swap to do without it: it keeps loaders from
+ * readers. */
 #  if RATELIMIT_PRIV_CAN
-#    define RATELIMIT_PRIV_ENTER_RULES() ((void)0)
-#    define RATELIMIT_PRIV_LEAVE_RULES() ((void)0)
+#    define RATELIMIT_PRIV_ENTER_PLAIN() ((void)0)
+#    define RATELIMIT_PRIV_LEAVE_PLAIN() ((void)0)
 #  else
-#    define RATELIMIT_PRIV_ENTER_RULES() RATELIMIT_PRIV_ENTER()
-#    define RATELIMIT_PRIV_LEAVE_RULES() RATELIMIT_PRIV_LEAVE()
+#    define RATELIMIT_PRIV_ENTER_PLAIN() RATELIMIT_PRIV_ENTER()
+#    define RATELIMIT_PRIV_LEAVE_PLAIN() RATELIMIT_PRIV_LEAVE()
 #  endif
 
 static ratelimit_priv_tally *ratelimit_priv_tallies(ratelimit_rules *r)
@@ -6106,7 +6116,7 @@ static bool ratelimit_priv_find_rule(ratelimit_rules *r, const char *text, size_
 {
     uint32_t version, at;
     do {
-        RATELIMIT_PRIV_ENTER_RULES();
+        RATELIMIT_PRIV_ENTER_PLAIN();
         version = ratelimit_priv_load32(&r->version);
         if (text)
             at = ratelimit_priv_seek_any(r, version & 1, text, len, key_or_null, key_len);
@@ -6115,7 +6125,7 @@ static bool ratelimit_priv_find_rule(ratelimit_rules *r, const char *text, size_
                                                                         : RATELIMIT_PRIV_NO_RULE;
         if (at != RATELIMIT_PRIV_NO_RULE)
             ratelimit_priv_get_rule(r, version & 1, at, rule);
-        RATELIMIT_PRIV_LEAVE_RULES();
+        RATELIMIT_PRIV_LEAVE_PLAIN();
     } while (ratelimit_priv_load32(&r->version) != version);
     return at != RATELIMIT_PRIV_NO_RULE;
 }
@@ -6328,11 +6338,11 @@ RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, cons
         status = ratelimit_priv_load_text(&g, text, text_len);
         if (status == RATELIMIT_OK) {
             g.fault.line = 0;
-            RATELIMIT_PRIV_ENTER_RULES();
+            RATELIMIT_PRIV_ENTER_PLAIN();
             if (!ratelimit_priv_still_loading(&g) ||
                 !ratelimit_priv_swap32(&rules->version, g.version, g.version + 1))
                 status = RATELIMIT_BUSY;
-            RATELIMIT_PRIV_LEAVE_RULES();
+            RATELIMIT_PRIV_LEAVE_PLAIN();
         }
         (void)ratelimit_priv_swap32(&rules->writer, g.word, g.word + 1);
     }
@@ -6646,12 +6656,6 @@ static uint64_t ratelimit_priv_retry_seconds(const ratelimit_result *res)
     return res->retry_after_ns ? ratelimit_priv_seconds(res->retry_after_ns) : 1;
 }
 
-static void ratelimit_priv_say_field(ratelimit_priv_page *p, const char *name, uint64_t value)
-{
-    ratelimit_priv_say(p, name);
-    ratelimit_priv_say_number(p, value);
-}
-
 /* An integer of a structured field (RFC 9651) has at most 15 digits. */
 static void ratelimit_priv_say_integer(ratelimit_priv_page *p, const char *name, uint64_t value)
 {
@@ -6820,37 +6824,15 @@ RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res)
     if (res->allowed)
         return 200;
     if (res->source == RATELIMIT_FROM_FALLBACK && res->retry_after_ns)
-        return 429;
-    switch (res->status) {
-    case RATELIMIT_FULL:
-    case RATELIMIT_CANCELED:
-    case RATELIMIT_STORE_FAILED:
-        return 503;
-    case RATELIMIT_UNSUPPORTED: /* a store that cannot do all or none, see ratelimit_take_rules */
-        return res->source == RATELIMIT_FROM_STORE ? 500 : 503;
-    case RATELIMIT_BAD_KEY:
-    case RATELIMIT_BAD_LIMIT:
-    case RATELIMIT_BAD_COUNT:
-    case RATELIMIT_BAD_ARGUMENT:
-    case RATELIMIT_SYNTAX:
+        return 429; /* the store failed, but a local bucket has refused */
+    if (ratelimit_priv_is_bad(res->status))
         return 500;
-    case RATELIMIT_OK:
-    case RATELIMIT_DENIED:
-    case RATELIMIT_NEVER:
-    case RATELIMIT_SKIPPED:
-    case RATELIMIT_TIMEOUT:
-    case RATELIMIT_NO_MEMORY:
-    case RATELIMIT_BUSY:
-    case RATELIMIT_LOST:
-    default:
-        return 429;
-    }
-}
-
-RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res)
-{
-    int http = ratelimit_http_status(res);
-    return http == 200 ? 0 : http == 429 ? 8 : http == 503 ? 14 : 13;
+    if (res->status == RATELIMIT_UNSUPPORTED) /* not a store that cannot do all or none? */
+        return res->source == RATELIMIT_FROM_STORE ? 500 : 503;
+    return res->status == RATELIMIT_FULL || res->status == RATELIMIT_CANCELED ||
+                   res->status == RATELIMIT_STORE_FAILED
+               ? 503
+               : 429;
 }
 
 /* ---- metrics ---- */
@@ -6882,8 +6864,7 @@ static void ratelimit_priv_say_samples(ratelimit_priv_page *p, const ratelimit_p
     size_t i;
     for (i = 0; i < count; i++) {
         const ratelimit_priv_sample *s = &samples[i];
-        uint64_t value;
-        memcpy(&value, (const unsigned char *)counters + s->offset, sizeof value);
+        const void *counter = (const unsigned char *)counters + s->offset;
         if (s->help)
             ratelimit_priv_say_family(p, s->name, s->help);
         ratelimit_priv_say(p, s->name);
@@ -6894,7 +6875,7 @@ static void ratelimit_priv_say_samples(ratelimit_priv_page *p, const ratelimit_p
             ratelimit_priv_say(p, labels);
             ratelimit_priv_say(p, "}");
         }
-        ratelimit_priv_say_field(p, " ", value);
+        ratelimit_priv_say_field(p, " ", ratelimit_priv_load64((const uint64_t *)counter));
         ratelimit_priv_say(p, "\n");
     }
 }
@@ -6999,16 +6980,12 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
     const char *labels = labels_or_null ? labels_or_null : "";
     ratelimit_priv_page p;
     ratelimit_priv_page_begin(&p, buf, buf_bytes);
-    if (l) {
-        ratelimit_counts counts;
-        ratelimit_limiter_counts(l, &counts);
-        RATELIMIT_PRIV_SAMPLES(&p, of_limiter, &counts, labels);
-    }
+    if (l)
+        RATELIMIT_PRIV_SAMPLES(&p, of_limiter, &l->counts, labels);
     if (l && l->store.decide == ratelimit_priv_tier_decide) {
-        ratelimit_tier_counts counts;
-        ratelimit_tier_stats((const ratelimit_tier *)l->store.self, &counts);
-        RATELIMIT_PRIV_SAMPLES(&p, of_tier, &counts, labels);
-        ratelimit_priv_say_store(&p, &((const ratelimit_tier *)l->store.self)->store, labels);
+        const ratelimit_tier *tier = (const ratelimit_tier *)l->store.self;
+        RATELIMIT_PRIV_SAMPLES(&p, of_tier, &tier->counts, labels);
+        ratelimit_priv_say_store(&p, &tier->store, labels);
     }
     if (l)
         ratelimit_priv_say_store(&p, &l->store, labels);
@@ -7024,8 +7001,8 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
 
 /* ---- log ---- */
 
-RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
-                                      uint64_t now_ns, uint32_t *missed)
+RATELIMIT_API bool ratelimit_priv_log_pass(ratelimit_priv_log *log, const ratelimit_limit *limit,
+                                           uint64_t now_ns, uint32_t *missed)
 {
     uint32_t before;
     bool pass;
@@ -7036,15 +7013,11 @@ RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit 
 #  else
     pass = ratelimit_bucket_take(&log->bucket, limit, 1, now_ns, NULL);
 #  endif
-#  if !RATELIMIT_PRIV_CAN
-    RATELIMIT_PRIV_ENTER();
-#  endif
+    RATELIMIT_PRIV_ENTER_PLAIN();
     do
         before = ratelimit_priv_load32(&log->missed);
     while (!ratelimit_priv_swap32(&log->missed, before, pass ? 0 : before + 1));
-#  if !RATELIMIT_PRIV_CAN
-    RATELIMIT_PRIV_LEAVE();
-#  endif
+    RATELIMIT_PRIV_LEAVE_PLAIN();
     *missed = pass ? before : 0;
     return pass;
 }

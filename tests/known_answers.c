@@ -356,10 +356,10 @@ static void take_ticks(void)
 
 static void log_line(void)
 {
-    static ratelimit_log log;
+    static ratelimit_priv_log log;
     uint32_t missed = 0;
     decided++;
-    fold(ratelimit_log_pass(&log, &limits[0], now_ns, &missed));
+    fold(ratelimit_priv_log_pass(&log, &limits[0], now_ns, &missed));
     fold(missed);
 }
 
