@@ -922,8 +922,8 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
  * Without a rule the key itself is looked up: whole, then up to its first "|", then default.
  *
  * Bucket. The limit's scope is ratelimit_scope of the rule's name up to its first "|". So one key
- * under two rules has two buckets (but for one pair of names in 2^32). A rule whose limit changes keeps its buckets, and a key that
- * gets a limit of its own keeps what it had spent. */
+ * under two rules has two buckets (but for one pair of names in 2^32). A rule whose limit changes
+ * keeps its buckets, and a key that gets a limit of its own keeps what it had spent. */
 typedef struct ratelimit_rules ratelimit_rules;
 
 enum { RATELIMIT_RULE_NAME_BYTES = 64 }; /* with the NUL */
@@ -1090,8 +1090,8 @@ RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
                                                 const void *partition, size_t partition_bytes,
                                                 unsigned sets, char *buf, size_t buf_bytes);
 
-/* ratelimit_http_status  What to answer: 200 if allowed; 429 if a limit refused, also one of a local
- * bucket while the store fails; 503 if there was no decision or no room: STORE_FAILED, FULL,
+/* ratelimit_http_status  What to answer: 200 if allowed; 429 if a limit refused, also that of a
+ * local bucket while the store fails; 503 if there was no decision or no room: STORE_FAILED, FULL,
  * CANCELED; 500 for a mistake in the program: BAD_, UNSUPPORTED, NULL. (In gRPC: OK,
  * RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL.) */
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
@@ -1147,8 +1147,8 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
       } while (0)
 #  endif
 
-/* What the macro does: true if it may be logged now; *missed is then how many times the answer was
- * false since it was last true. */
+/* ratelimit_priv_log_pass  What the macro does: true if it may be logged now; *missed is then how
+ * many times the answer was false since it was last true. */
 typedef struct ratelimit_priv_log {
     ratelimit_bucket bucket;
     uint32_t missed;
@@ -5251,7 +5251,8 @@ static void ratelimit_priv_lease_share(const ratelimit_request *q, bool served, 
  *                be leased: then 1 token was refused, not q->n.
  *     a refusal  if the store allowed the take, but what remains is too little for the same again
  *     a lease    if one was asked for: with what is left, perhaps nothing
- *     a lease    of no tokens, if the key may be leased: the next take within lease_ns asks for them
+ *     a lease    of no tokens, if the key may be leased: the next take within lease_ns asks for
+ *                some
  *     no other   in all other cases, as when the store failed */
 static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_request *q,
                                       const ratelimit_priv_ask *ask, ratelimit_result *r,
@@ -5629,8 +5630,8 @@ static bool ratelimit_priv_is_bad(ratelimit_status status)
            status == RATELIMIT_SYNTAX;
 }
 
-/* Does shadow mode let this refusal through? Mistakes and cancelled waits stay what they are, and so
- * does an operation that gives (REFUND and all behind RESERVE): there is nobody to let through. */
+/* Does shadow mode let this refusal through? Mistakes and cancelled waits stay what they are. So
+ * does an operation that gives (all behind RESERVE): there is nobody to let through. */
 static bool ratelimit_priv_shadows(const ratelimit_request *q, const ratelimit_result *r)
 {
     bool unable = r->status == RATELIMIT_UNSUPPORTED && r->source == RATELIMIT_FROM_STORE;
