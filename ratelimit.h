@@ -1980,8 +1980,10 @@ static bool ratelimit_priv_tenths(uint64_t *a, size_t places, uint64_t *b, bool 
     return true;
 }
 
-/* Reads a limit up to the end of t. The whole syntax is checked first, then the values. */
-static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, ratelimit_limit *out)
+/* Reads a limit. What follows it is the caller's. The whole syntax is checked first, then the
+ * values: after BAD_LIMIT, *wrong is the number that is wrong. */
+static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, ratelimit_limit *out,
+                                                  const char **wrong)
 {
     static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
     const char *tokens_at = t->at, *per_at, *burst_at = NULL;
@@ -1990,7 +1992,7 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
     bool window;
     if (ratelimit_priv_word(t, "unlimited")) {
         *out = unlimited;
-        return t->at == t->end ? RATELIMIT_OK : RATELIMIT_SYNTAX;
+        return RATELIMIT_OK;
     }
     if (!ratelimit_priv_number(t, &tokens, &places) || !ratelimit_priv_word(t, "/"))
         return RATELIMIT_SYNTAX;
@@ -2009,21 +2011,16 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
             return RATELIMIT_SYNTAX;
     }
     window = ratelimit_priv_option(t, "window");
-    if (t->at != t->end) {
-        if (!window)
-            (void)ratelimit_priv_blanks(t); /* the fault is what follows them */
-        return RATELIMIT_SYNTAX;
-    }
 
-    t->at = tokens_at; /* from here on, t->at is the number that is wrong */
+    *wrong = tokens_at;
     if (!tokens)
         return RATELIMIT_BAD_LIMIT;
-    t->at = per_at;
+    *wrong = per_at;
     if (!ratelimit_priv_tenths(&per, per_places, &unit, false) || !per ||
         per > RATELIMIT_PRIV_MAX / unit)
         return RATELIMIT_BAD_LIMIT;
     per *= unit;
-    t->at = tokens_at;
+    *wrong = tokens_at;
     if (!ratelimit_priv_tenths(&tokens, places, &per, true))
         return RATELIMIT_BAD_LIMIT;
     *out = window ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
@@ -2031,13 +2028,22 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
         return RATELIMIT_OK;
     *out = ratelimit_limit_make(tokens, per, 1);
     if (burst_at && out->kind) /* with a burst of 1 it would be good */
-        t->at = burst_at;
+        *wrong = burst_at;
     return RATELIMIT_BAD_LIMIT;
+}
+
+/* Is all of t read? If not, what follows the blanks is the fault. */
+static bool ratelimit_priv_at_end(ratelimit_priv_text *t)
+{
+    bool end = t->at == t->end;
+    (void)ratelimit_priv_blanks(t);
+    return end;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, const char *text,
                                                        size_t text_len, size_t *fault_at)
 {
+    const char *wrong = text;
     ratelimit_priv_text t;
     ratelimit_limit limit;
     ratelimit_status status;
@@ -2047,11 +2053,15 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, con
         return RATELIMIT_BAD_ARGUMENT;
     t.at = text;
     t.end = text + text_len;
-    status = ratelimit_priv_read_limit(&t, &limit);
+    status = ratelimit_priv_read_limit(&t, &limit, &wrong);
+    if (status == RATELIMIT_SYNTAX || !ratelimit_priv_at_end(&t)) {
+        status = RATELIMIT_SYNTAX;
+        wrong = t.at;
+    }
     if (status == RATELIMIT_OK)
         *out = limit;
     else if (fault_at)
-        *fault_at = (size_t)(t.at - text);
+        *fault_at = (size_t)(wrong - text);
     return status;
 }
 
@@ -5956,12 +5966,6 @@ typedef struct ratelimit_priv_rule {
     uint32_t next;       /* of its chain */
 } ratelimit_priv_rule;
 
-typedef struct ratelimit_priv_name {
-    char text[RATELIMIT_RULE_NAME_BYTES]; /* filled up with NULs */
-    uint32_t hash;
-    size_t len; /* 0: no rule can have this name */
-} ratelimit_priv_name;
-
 typedef struct ratelimit_priv_tally {
     uint64_t count[4];     /* allowed, refused, shadow_refused, failed */
     uint32_t used, unused; /* used: bit 0 and 1, by a rule of that side */
@@ -6039,43 +6043,30 @@ static void ratelimit_priv_set_rule(ratelimit_rules *r, uint32_t side, uint32_t 
     }
 }
 
-/* The number of the entry with that name. */
-static uint32_t ratelimit_priv_seek_rule(ratelimit_rules *r, uint32_t side,
-                                         const ratelimit_priv_name *name)
+/* The number of the entry with that name. A name that is empty, too long or has a NUL has none. */
+static uint32_t ratelimit_priv_seek_rule(ratelimit_rules *r, uint32_t side, const char *text,
+                                         size_t len)
 {
-    uint32_t at = ratelimit_priv_load32(ratelimit_priv_rule_chain(r, side, name->hash)), steps, i;
+    char name[RATELIMIT_RULE_NAME_BYTES] = {0};
+    uint32_t at, steps, i;
+    if (len - 1 >= sizeof name - 1)
+        return RATELIMIT_PRIV_NO_RULE;
+    memcpy(name, text, len);
+    if (ratelimit_priv_len(name) != len)
+        return RATELIMIT_PRIV_NO_RULE;
+    at = ratelimit_priv_load32(ratelimit_priv_rule_chain(r, side, ratelimit_scope(name, len)));
     for (steps = 0; at < r->most && steps < r->most; steps++) {
         const uint32_t *entry = ratelimit_priv_rule_entry(r, side, at);
         bool same = true;
-        for (i = 0; same && i < RATELIMIT_RULE_NAME_BYTES / 4; i++) {
+        for (i = 0; same && i < sizeof name / 4; i++) {
             uint32_t word = ratelimit_priv_load32(entry + i);
-            same = memcmp(name->text + 4 * i, &word, 4) == 0;
+            same = memcmp(name + 4 * i, &word, 4) == 0;
         }
         if (same)
             return at;
         at = ratelimit_priv_load32(entry + RATELIMIT_PRIV_NEXT_WORD);
     }
     return RATELIMIT_PRIV_NO_RULE;
-}
-
-/* Makes the name a, or a|b if b is not NULL. */
-static void ratelimit_priv_set_name(ratelimit_priv_name *name, const char *a, size_t a_len,
-                                    const char *b, size_t b_len)
-{
-    const size_t most = RATELIMIT_RULE_NAME_BYTES - 1;
-    size_t len = b ? a_len + 1 + b_len : a_len, i;
-    memset(name, 0, sizeof *name);
-    if (a_len > most || b_len > most || len > most)
-        return;
-    memcpy(name->text, a, a_len);
-    if (b) {
-        name->text[a_len] = '|';
-        memcpy(name->text + a_len + 1, b, b_len);
-    }
-    for (i = 0; i < len && name->text[i];)
-        i++;
-    name->len = i == len ? len : 0;
-    name->hash = ratelimit_scope(name->text, len);
 }
 
 /* The length of what precedes the first "|", as far as that can be a name; else len. */
@@ -6093,20 +6084,19 @@ static uint32_t ratelimit_priv_seek_any(ratelimit_rules *r, uint32_t side, const
                                         size_t len, const char *key_or_null, size_t key_len)
 {
     uint32_t at = RATELIMIT_PRIV_NO_RULE;
-    ratelimit_priv_name name;
-    unsigned i;
-    for (i = key_or_null ? 0 : 1; i < 4 && at == RATELIMIT_PRIV_NO_RULE; i++) {
-        if (i == 0)
-            ratelimit_priv_set_name(&name, text, len, key_or_null, key_len);
-        else if (i == 1)
-            ratelimit_priv_set_name(&name, text, len, NULL, 0);
-        else if (i == 2)
-            ratelimit_priv_set_name(&name, text, ratelimit_priv_name_head(text, len), NULL, 0);
-        else
-            ratelimit_priv_set_name(&name, "default", 7, NULL, 0);
-        if (name.len)
-            at = ratelimit_priv_seek_rule(r, side, &name);
+    char own[2 * RATELIMIT_RULE_NAME_BYTES];
+    if (key_or_null && len < RATELIMIT_RULE_NAME_BYTES && key_len < RATELIMIT_RULE_NAME_BYTES) {
+        memcpy(own, text, len);
+        own[len] = '|';
+        memcpy(own + len + 1, key_or_null, key_len);
+        at = ratelimit_priv_seek_rule(r, side, own, len + 1 + key_len);
     }
+    if (at == RATELIMIT_PRIV_NO_RULE)
+        at = ratelimit_priv_seek_rule(r, side, text, len);
+    if (at == RATELIMIT_PRIV_NO_RULE)
+        at = ratelimit_priv_seek_rule(r, side, text, ratelimit_priv_name_head(text, len));
+    if (at == RATELIMIT_PRIV_NO_RULE)
+        at = ratelimit_priv_seek_rule(r, side, "default", 7);
     return at;
 }
 
@@ -6190,17 +6180,15 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
     uint32_t count = ratelimit_priv_load32(&r->count[g->side]), *chain, i;
     ratelimit_priv_tally *tallies = ratelimit_priv_tallies(r);
     ratelimit_priv_rule before;
-    ratelimit_priv_name name;
-    ratelimit_priv_set_name(&name, x->rule.name, len, NULL, 0);
     if (!ratelimit_priv_still_loading(g))
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_BUSY, "too slow: another load took over");
-    if (ratelimit_priv_seek_rule(r, g->side, &name) != RATELIMIT_PRIV_NO_RULE)
+    if (ratelimit_priv_seek_rule(r, g->side, x->rule.name, len) != RATELIMIT_PRIV_NO_RULE)
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_SYNTAX, "a name that was there before");
     if (count == r->most)
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_NO_MEMORY, "no room for more rules");
     x->rule.limit.scope =
         ratelimit_scope(x->rule.name, ratelimit_priv_name_head(x->rule.name, len));
-    i = ratelimit_priv_seek_rule(r, g->side ^ 1, &name);
+    i = ratelimit_priv_seek_rule(r, g->side ^ 1, x->rule.name, len);
     if (i != RATELIMIT_PRIV_NO_RULE) {
         ratelimit_priv_get_rule(r, g->side ^ 1, i, &before);
         x->tally = before.tally;
@@ -6213,7 +6201,7 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
     }
     ratelimit_priv_store32(&tallies[x->tally].used,
                            ratelimit_priv_load32(&tallies[x->tally].used) | 1u << g->side);
-    chain = ratelimit_priv_rule_chain(r, g->side, name.hash);
+    chain = ratelimit_priv_rule_chain(r, g->side, ratelimit_scope(x->rule.name, len));
     x->next = ratelimit_priv_load32(chain);
     ratelimit_priv_set_rule(r, g->side, count, x);
     ratelimit_priv_store32(chain, count);
@@ -6221,34 +6209,14 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
     return RATELIMIT_OK;
 }
 
-/* Takes the words behind the limit off its end. What is no such word is left to the limit's
-   reader. */
-static const char *ratelimit_priv_read_words(const char *at, const char *end, ratelimit_rule *rule)
-{
-    static const char *const words[3] = {"shadow", "closed", "open"};
-    for (;;) {
-        const char *word = end;
-        size_t i;
-        while (word != at && !ratelimit_priv_is_blank(word[-1]))
-            word--;
-        for (i = 0; i < 3; i++)
-            if (ratelimit_priv_len(words[i]) == (size_t)(end - word) &&
-                memcmp(word, words[i], (size_t)(end - word)) == 0)
-                break;
-        if (i == 3 || (i == 0 ? rule->shadow : rule->closed || rule->open))
-            return end;
-        *(i == 0 ? &rule->shadow : i == 1 ? &rule->closed : &rule->open) = true;
-        for (end = word; end != at && ratelimit_priv_is_blank(end[-1]);)
-            end--;
-    }
-}
-
+/* Reads a line. The name goes up to the first blank, the rest up to a comment. */
 static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, const char *end)
 {
     ratelimit_priv_text t;
     ratelimit_priv_rule x;
     ratelimit_status status;
-    const char *name;
+    const char *name, *wrong;
+    bool word;
     t.at = g->line;
     t.end = end;
     (void)ratelimit_priv_blanks(&t);
@@ -6265,18 +6233,27 @@ static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, cons
     memset(&x, 0, sizeof x);
     memcpy(x.rule.name, name, (size_t)(t.at - name));
     for (t.end = t.at; t.end != end && !(*t.end == '#' && ratelimit_priv_is_blank(t.end[-1]));)
-        t.end++; /* up to the comment and the blanks before it */
+        t.end++;
     while (t.end != t.at && ratelimit_priv_is_blank(t.end[-1]))
         t.end--;
-    (void)ratelimit_priv_blanks(&t);
-    t.end = ratelimit_priv_read_words(t.at, t.end, &x.rule);
-    if (t.at == t.end)
+    if (!ratelimit_priv_blanks(&t))
         return RATELIMIT_PRIV_WRONG(g, t.at, RATELIMIT_SYNTAX, "a name without a limit");
-    status = ratelimit_priv_read_limit(&t, &x.rule.limit);
-    if (status == RATELIMIT_SYNTAX)
-        return RATELIMIT_PRIV_WRONG(g, t.at, status, "not a limit");
+    status = ratelimit_priv_read_limit(&t, &x.rule.limit, &wrong);
+    do { /* the words behind it */
+        word = true;
+        if (!x.rule.shadow && ratelimit_priv_option(&t, "shadow"))
+            x.rule.shadow = true;
+        else if (!x.rule.closed && !x.rule.open && ratelimit_priv_option(&t, "closed"))
+            x.rule.closed = true;
+        else if (!x.rule.closed && !x.rule.open && ratelimit_priv_option(&t, "open"))
+            x.rule.open = true;
+        else
+            word = false;
+    } while (word);
+    if (status == RATELIMIT_SYNTAX || !ratelimit_priv_at_end(&t))
+        return RATELIMIT_PRIV_WRONG(g, t.at, RATELIMIT_SYNTAX, "not a limit");
     if (status != RATELIMIT_OK)
-        return RATELIMIT_PRIV_WRONG(g, t.at, status, "a number that does not fit");
+        return RATELIMIT_PRIV_WRONG(g, wrong, status, "a number that does not fit");
     return ratelimit_priv_add_rule(g, name, &x);
 }
 

@@ -146,11 +146,11 @@ static void a_wrong_text_says_where_and_leaves_everything_as_it_was(void)
         {"a 1/s\n  b 1/x\n", RATELIMIT_SYNTAX, 2, 7},        /* unknown unit */
         {"a 1/s\r\nb 1/s slow\r\n", RATELIMIT_SYNTAX, 2, 7}, /* unknown word */
         {"a 1/s shadw", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s shadow shadow", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s shadow window", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s closed open", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s open shadow closed", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s closed closed", RATELIMIT_SYNTAX, 1, 7},
+        {"a 1/s shadow shadow", RATELIMIT_SYNTAX, 1, 14},
+        {"a 1/s shadow window", RATELIMIT_SYNTAX, 1, 14},
+        {"a 1/s closed open", RATELIMIT_SYNTAX, 1, 14},
+        {"a 1/s open shadow closed", RATELIMIT_SYNTAX, 1, 19},
+        {"a 1/s closed closed", RATELIMIT_SYNTAX, 1, 14},
         {"a open", RATELIMIT_SYNTAX, 1, 3},
         {"a 1/sshadow", RATELIMIT_SYNTAX, 1, 6},
         {"a 1/s#c", RATELIMIT_SYNTAX, 1, 6},
