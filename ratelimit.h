@@ -248,7 +248,6 @@ extern "C" {
 
 /* ---- >>limits -------------------------------------------------------------------------------- */
 
-#  define RATELIMIT_NANOSECOND  UINT64_C(1)
 #  define RATELIMIT_MICROSECOND UINT64_C(1000)
 #  define RATELIMIT_MILLISECOND UINT64_C(1000000)
 #  define RATELIMIT_SECOND      UINT64_C(1000000000)
@@ -721,10 +720,8 @@ typedef struct ratelimit_cas {
     uint64_t step_ns; /* as ratelimit_table_options.step_ns */
 } ratelimit_cas;
 
-enum { RATELIMIT_CAS_KEY_BYTES = 512 }; /* the longest key of a request, 4 of them for the scope */
-
 /* ratelimit_cas_store  cas must stay where it is while the store is in use. ALL is UNSUPPORTED for
- * more than one request. A key that is too long is BAD_KEY. A record that is none of ours is
+ * more than one request. A key above 508 bytes is BAD_KEY. A record of another format is
  * STORE_FAILED and left alone. Threads: as load and swap. A refusal writes only when the power of
  * two below the debt changed since the last write. */
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas);
@@ -1821,7 +1818,16 @@ RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limi
 
 /* ---- >>implementation: text of limits ----------------------------------------------------------
 
-   Here are the reader that limits and rules share and the writer that all text goes through. */
+   Here are the reader that limits and rules share and the writer that all text goes through.
+
+   The reader goes from left to right; only blanks may be read twice. An example is "1.5/0.5s burst
+   3": the number is 15 with 1 place, so 15/10; so is the period, 5/10 of a unit of 10^9 ns. The
+   period is 5 x 10^9 / 10 = 5 x 10^8 ns, a whole number. 15/10 tokens in that time are 3 in twice
+   the time: 3 tokens, 10^9 ns. Nothing is rounded: "0.1/s" is 1 in 10 s, and a limit that has no
+   such whole numbers is BAD_LIMIT.
+
+   The writer counts all of a text and keeps what fits. So each function that writes is called in
+   the same way whether there is room or not, and its caller learns how much room was needed. */
 
 static size_t ratelimit_priv_len(const char *text)
 {
@@ -1962,7 +1968,9 @@ static bool ratelimit_priv_unit(ratelimit_priv_text *t, uint64_t *ns)
 }
 
 /* Divides the product of two numbers by 10^places: *a, or else *b. With times it is their quotient
- * that is divided, so *b is multiplied: 0.5/m is 1 per 2 minutes, not 5 per 10. */
+ * that is divided, so *b is multiplied: 0.5/m is 1 per 2 minutes, not 5 per 10. It goes by factors
+ * of 2 and 5, so that *a gives what it has: 5 / 10 takes the 5 out of *a, and only the 2 falls to
+ * *b. False: no whole numbers say the same. */
 static bool ratelimit_priv_tenths(uint64_t *a, size_t places, uint64_t *b, bool times)
 {
     size_t i;
@@ -4845,7 +4853,7 @@ static void ratelimit_priv_cas_decide(const ratelimit_store *store, const rateli
                                       ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     ratelimit_cas *cas = (ratelimit_cas *)store->self;
-    unsigned char key[RATELIMIT_CAS_KEY_BYTES];
+    unsigned char key[512]; /* the longest one, and 4 bytes for the scope */
     size_t i;
     if (!req || !cas || !cas->load || !cas->swap || !cas->clock) {
         ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
@@ -5517,7 +5525,17 @@ RATELIMIT_API void ratelimit_tier_stats(const ratelimit_tier *tier, ratelimit_ti
 
    A decision takes three steps: the store decides; the failure policy decides what the store could
    not (ratelimit_priv_decisions); then shadow mode, the counters and the hook see what came out
-   (ratelimit_priv_finish). ratelimit_wait does the second part once, however many times it asks. */
+   (ratelimit_priv_finish). ratelimit_wait does the last step once, however many times it asks.
+
+   A wait asks once with RESERVE: the store takes the tokens now and says how long they will take to
+   come back. So nobody who asks later can be served earlier, and one sleep is enough. A store that
+   cannot reserve says UNSUPPORTED; then the wait polls, and who is served first is chance.
+
+   What a cancelled wait gives back is measured from before the store was asked. An example: at
+   10.00 s a wait asks for 1 token of 1/s, and is told to sleep 3 s; the answer came at 10.10 s. It
+   is cancelled at 11.00 s. By its own clock 1 s has passed since it asked, so it cancels a
+   reservation that has 2 s to go. The store reserved between 10.00 and 10.10, so at least 2 s are
+   left there. Were it more than are left, another's reservation could be mistaken for this one. */
 
 static bool ratelimit_priv_has_policy(const ratelimit_limiter *l)
 {
@@ -5580,7 +5598,8 @@ static void ratelimit_priv_policy(ratelimit_limiter *l, const ratelimit_request 
     }
 }
 
-/* The decisions themselves, the policy's included; false if there is no way to make any. */
+/* The decisions themselves, the policy's included; false if there is no way to make any. Nothing is
+ * counted here, but for failures. */
 static bool ratelimit_priv_decisions(ratelimit_limiter *l, const ratelimit_request *req,
                                      ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
@@ -5730,7 +5749,7 @@ static bool ratelimit_priv_canceled(const ratelimit_limiter *l)
 
 /* Sleeps until ns after the start, false if cancelled. The platform's sleep is cut into slices, so
  * that a cancel is seen. A sleep that ended early is followed by one that is a little longer than
- * what is left. If the clock stands still the wait is given up. */
+ * what is left. If the clock does not move, the wait is given up. */
 static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
 {
     ratelimit_limiter *l = w->l;
@@ -5754,7 +5773,8 @@ static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
 }
 
 /* A number below `below`, another one at each call and in each thread: a counter that is swapped,
- * and mixed. The time tells processes apart. */
+ * and mixed. The time tells processes apart. Without it all who were refused at one moment would
+ * ask again at one moment, and all but one of them be refused again. */
 static uint64_t ratelimit_priv_jitter(const ratelimit_priv_waiting *w, uint64_t below)
 {
     uint32_t *counter = &w->l->jitter, x;
@@ -6031,7 +6051,9 @@ static uint32_t ratelimit_priv_seek_rule(ratelimit_rules *r, uint32_t side, cons
     return RATELIMIT_PRIV_NO_RULE;
 }
 
-/* The length of what precedes the first "|", as far as that can be a name; else len. */
+/* The length of what precedes the first "|", as far as that can be a name; else len. "login|alice"
+ * has the head "login", which names the bucket's scope: so a key that gets a limit of its own keeps
+ * its bucket. */
 static size_t ratelimit_priv_name_head(const char *name, size_t len)
 {
     size_t i;
@@ -6125,7 +6147,8 @@ static ratelimit_status ratelimit_priv_rule_wrong(ratelimit_priv_loading *g, con
 #    define RATELIMIT_PRIV_WRONG(g, at, status, what) ratelimit_priv_rule_wrong(g, at, status, what)
 #  endif
 
-/* Changes the lock's word to another odd one; false if the lock is no longer ours. */
+/* Changes the lock's word to another odd one, which tells waiters that this load is alive. False if
+ * the lock is no longer ours: a waiter has made the word even, or another load has taken it. */
 static bool ratelimit_priv_still_loading(ratelimit_priv_loading *g)
 {
     g->word += 2;
@@ -6472,7 +6495,10 @@ RATELIMIT_API size_t ratelimit_binding(const ratelimit_result *res, size_t count
     return best;
 }
 
-/* ---- addresses ---- */
+/* ---- addresses ----
+
+   Strict, as one address must have one key: "010.0.0.1" is 8.0.0.1 to some readers and 10.0.0.1 to
+   others, so who could write it in two ways would have two buckets. */
 
 static bool ratelimit_priv_ipv4(const char *at, const char *end, unsigned char *out)
 {
@@ -6580,7 +6606,21 @@ RATELIMIT_API size_t ratelimit_address_key(const void *address, size_t address_b
     return 2 + address_bytes;
 }
 
-/* ---- >>implementation: text ------------------------------------------------------------------ */
+/* ---- >>implementation: text ---------------------------------------------------------------------
+
+   HTTP fields say the same thing in two languages: X-RateLimit-* in three numbers for one limit,
+   the draft's RateLimit and RateLimit-Policy as lists with an item for each rule.
+
+   An example of `w`, `q`, `r` and `t`, for 7 a second, burst 10, 4 tokens taken at once:
+
+       w   a whole burst comes back in 10/7 s: rounded up to whole seconds, 2
+       q   in 2 s come back 14
+       r   6 remain
+       t   the bucket is full in 4/7 s, and owes 4 tokens. One more token is there when it owes 3,
+           so in 1/7 s: rounded up, 1
+
+   So a client that takes q tokens in each w seconds, evenly, is never refused, and one that has
+   used up r tokens knows that t seconds later at least one more is there. */
 
 static uint64_t ratelimit_priv_seconds(uint64_t ns)
 {
@@ -6650,7 +6690,8 @@ static void ratelimit_priv_say_policy(ratelimit_priv_page *p, const ratelimit_li
 }
 
 /* r, and t: until there is one token more. What is owed is between burst - remaining - 1 and
- * burst - remaining intervals, so t is what exceeds the former. */
+ * burst - remaining intervals, so t is what exceeds the former. It is left out where it is not
+ * known: without a limit, unless the bucket is full. */
 static void ratelimit_priv_say_state(ratelimit_priv_page *p, const ratelimit_result *res,
                                      const ratelimit_limit *l)
 {
@@ -6834,7 +6875,8 @@ static void ratelimit_priv_say_samples(ratelimit_priv_page *p, const ratelimit_p
           offsetof(ratelimit_tier_counts, field)                                                   \
     }
 
-/* All rules of one version: if a load ends meanwhile, once more. */
+/* All rules of one version: if a load ends meanwhile, once more, from where the rules began. The
+ * format wants all samples of a family together, so the rules are walked once for each family. */
 static void ratelimit_priv_say_rules(ratelimit_priv_page *p, ratelimit_rules *r, const char *labels)
 {
     static const ratelimit_priv_sample families[] = {
@@ -6966,7 +7008,13 @@ RATELIMIT_API bool ratelimit_priv_log_pass(ratelimit_priv_log *log, const rateli
 
    A bucket in ticks is the tick at which it is full again. What it owes is full - now, modulo 2^32:
    at most burst x interval while that tick lies ahead; a great number once it lies behind. A late
-   reading may find up to burst x interval more, so what is twice as long lies behind. */
+   reading may find up to burst x interval more, so what is twice as long lies behind.
+
+   An example: interval 100, burst 3; so room is 201. At tick 5,000 three takes make full 5,100,
+   5,200, 5,300: before each, 0, 100, 200 are owed, all below 201. A fourth finds 300, and is
+   refused. At tick 5,099 there are 201 left: still refused. At 5,100 there are 200: taken. At tick
+   9,000 full - now is 2^32 - 3,600, a great number: nothing is owed. After a whole turn of the
+   counter less 100 ticks it looks like 100 again; that is the one weakness. */
 
 RATELIMIT_API bool ratelimit_tick_take(uint32_t *full, const ratelimit_tick_limit *limit,
                                        uint32_t now)
