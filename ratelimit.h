@@ -248,7 +248,6 @@ extern "C" {
 
 /* ---- >>limits -------------------------------------------------------------------------------- */
 
-#  define RATELIMIT_NANOSECOND  UINT64_C(1)
 #  define RATELIMIT_MICROSECOND UINT64_C(1000)
 #  define RATELIMIT_MILLISECOND UINT64_C(1000000)
 #  define RATELIMIT_SECOND      UINT64_C(1000000000)
@@ -721,10 +720,8 @@ typedef struct ratelimit_cas {
     uint64_t step_ns; /* as ratelimit_table_options.step_ns */
 } ratelimit_cas;
 
-enum { RATELIMIT_CAS_KEY_BYTES = 512 }; /* the longest key of a request, 4 of them for the scope */
-
 /* ratelimit_cas_store  cas must stay where it is while the store is in use. ALL is UNSUPPORTED for
- * more than one request. A key that is too long is BAD_KEY. A record that is none of ours is
+ * more than one request. A key above 508 bytes is BAD_KEY. A record of another format is
  * STORE_FAILED and left alone. Threads: as load and swap. A refusal writes only when the power of
  * two below the debt changed since the last write. */
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas);
@@ -766,11 +763,11 @@ typedef struct ratelimit_tier_counts {
  * A store that fails. What failed is the request, not the store: other requests go on, and the next
  * one asks again. So a store should fail at once while it knows its server to be dead (the Redis
  * store does). nodes above 0: a request that failed is decided on a local bucket at limit / nodes
- * (rate and burst, the burst at least 1). The bucket begins with what a cached refusal says that
- * the key owes, else full. So in one outage each node passes at most burst / nodes (at least 1) and
- * rate / nodes x time, all of them together one burst and rate x time. The store does not learn of
- * these takes: when it is back, its buckets have refilled. nodes 0: the limiter's on_failure
- * decides. result.status is STORE_FAILED in both cases.
+ * (rate and burst, the burst at least 1), which is full at first. So in one outage each node passes
+ * at most burst / nodes (at least 1) and rate / nodes x time, all of them together one burst and
+ * rate x time, also of a key that the store would refuse. The store does not learn of these takes:
+ * when it is back, its buckets have refilled. nodes 0: the limiter's on_failure decides.
+ * result.status is STORE_FAILED in both cases.
  *
  * Tiers of several processes on one machine, over one store and with the same options, may share a
  * table in shared memory. Then they are one node. */
@@ -791,7 +788,7 @@ typedef struct ratelimit_tier {
 } ratelimit_tier;
 
 /* ratelimit_tier_store  The tier as a store. tier must stay where it is while in use. Batches of
- * EACH are sent in parts of up to 32; more than RATELIMIT_MAX_ALL in ALL are BAD_ARGUMENT. close
+ * EACH are sent in parts of up to RATELIMIT_MAX_ALL; more than that in ALL are BAD_ARGUMENT. close
  * closes tier->store. Without store or table BAD_ARGUMENT, without any clock STORE_FAILED, at every
  * call. Threads: as tier->store; no lock is held while it is asked. */
 RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier);
@@ -830,7 +827,6 @@ typedef struct ratelimit_limiter {
     void *sleep_self;      /* sleep sleeps; false: cancel the wait. NULL: the platform's */
     ratelimit_clock clock; /* measures waits; NULL: the store's, else ratelimit_clock_ns */
     void *clock_self;
-    uint64_t poll_max_ns; /* longest pause between polls of a store that can't reserve; 0: 1 s */
     struct ratelimit_rules *rules; /* named limits, for ratelimit_allow_rule */
     /* The rest is the limiter's own. */
     ratelimit_counts counts;
@@ -875,13 +871,13 @@ RATELIMIT_API bool ratelimit_take_all(ratelimit_limiter *l, const ratelimit_requ
  * req      op must be TAKE or RESERVE; its max_wait_ns is not used, the argument is
  *
  * Reserves where the store can: first come, first served, one wake-up, and TIMEOUT at once without
- * taking anything if it would take too long. Else polls at retry_after with jitter. True: the
- * tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT; CANCELED: the
- * reservation is given back if nobody reserved after it (over a network it may be kept even then:
- * if the request took longer to the store than the cancel did); DENIED: the key is blocked (where
- * the store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed policy.
- * UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep). In shadow mode nobody
- * waits. */
+ * taking anything if it would take too long. Else polls at retry_after with jitter, at least once a
+ * second. True: the tokens are taken and their time has come; wait_ns is the wait. False: TIMEOUT;
+ * CANCELED: the reservation is given back if nobody reserved after it (over a network it may be
+ * kept even then: if the request took longer to the store than the cancel did); DENIED: the key is
+ * blocked (where the store can reserve); NEVER, FULL, a BAD_ status, STORE_FAILED under a closed
+ * policy. UNSUPPORTED if there is no way to sleep (RATELIMIT_NO_CLOCK without sleep) or no clock.
+ * In shadow mode nobody waits. */
 RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request *req,
                                   uint64_t max_wait_ns, ratelimit_result *out_or_null);
 
@@ -923,8 +919,8 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l);
  * Without a rule the key itself is looked up: whole, then up to its first "|", then default.
  *
  * Bucket. The limit's scope is ratelimit_scope of the rule's name up to its first "|". So one key
- * under two rules has two buckets. A rule whose limit changes keeps its buckets, and a key that
- * gets a limit of its own keeps what it had spent. */
+ * under two rules has two buckets (but for one pair of names in 2^32). A rule whose limit changes
+ * keeps its buckets, and a key that gets a limit of its own keeps what it had spent. */
 typedef struct ratelimit_rules ratelimit_rules;
 
 enum { RATELIMIT_RULE_NAME_BYTES = 64 }; /* with the NUL */
@@ -934,7 +930,7 @@ enum { RATELIMIT_RULE_NAME_BYTES = 64 }; /* with the NUL */
     (RATELIMIT_PRIV_CAST(size_t, RATELIMIT_PRIV_RULES_BYTES) +                                     \
      RATELIMIT_PRIV_CAST(size_t, max_rules) * RATELIMIT_PRIV_RULE_BYTES)
 enum { RATELIMIT_PRIV_RULES_BYTES = 32 + 7 }; /* the head, and 7 for alignment */
-#  define RATELIMIT_PRIV_ENTRY_BYTES (sizeof(ratelimit_rule) + 16u)
+#  define RATELIMIT_PRIV_ENTRY_BYTES (sizeof(ratelimit_rule) + 8u)
 #  define RATELIMIT_PRIV_RULE_BYTES  (2u * (40u + RATELIMIT_PRIV_ENTRY_BYTES + 4u))
 
 /* ratelimit_rules_init  An empty set of rules, in memory of any alignment and content, which must
@@ -957,11 +953,10 @@ typedef struct ratelimit_fault {
 /* ratelimit_rules_load  Replaces all rules by those of the text. If the text has a fault, the rules
  * stay as they are. A rule whose name was there before keeps its buckets and counters.
  *
- * Returns RATELIMIT_OK; SYNTAX, also for a name that comes twice or has the scope of another;
- * BAD_LIMIT, as ratelimit_limit_parse; NO_MEMORY: more than max_rules; BUSY: this load was stopped
- * for so long that another took its place (RATELIMIT_TAKEOVER_MS); BAD_ARGUMENT: NULL.
- * Threads: any. Loads wait for each other, decisions wait for nothing. One load at a time where
- * there are no atomics. Cost: n rules take n^2 / 2 comparisons of 4 bytes. */
+ * Returns RATELIMIT_OK; SYNTAX, also for a name that comes twice; BAD_LIMIT, as
+ * ratelimit_limit_parse; NO_MEMORY: more than max_rules; BUSY: this load was stopped for so long
+ * that another took its place (RATELIMIT_TAKEOVER_MS); BAD_ARGUMENT: NULL. Threads: any. Loads wait
+ * for each other, decisions wait for nothing. One load at a time where there are no atomics. */
 RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, const char *text,
                                                     size_t text_len,
                                                     ratelimit_fault *fault_or_null);
@@ -984,19 +979,17 @@ RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name
                                         ratelimit_rule *out);
 RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, ratelimit_rule *out);
 
-/* ratelimit_allow_rule, ratelimit_allow_rule_n  May this resource go on? Takes 1 or n tokens now or
- * none, by the limiter's rules.
+/* ratelimit_allow_rule  May this resource go on? Takes one token now or none, by the limiter's
+ * rules.
  *
  * resource   a text: who or what is limited, the key of the bucket
  * rule       the name to look up; NULL: the resource is looked up
  *
- * (l, "alice", "login", n) and (l, "login|alice", NULL, n) both find a rule login|alice or login,
+ * (l, "alice", "login") and (l, "login|alice", NULL) both find a rule login|alice or login,
  * each with a bucket of its own. Refused, with BAD_LIMIT, if no rule is found or the limiter has
  * none. Threads: any. */
 RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
                                         const char *rule);
-RATELIMIT_API bool ratelimit_allow_rule_n(ratelimit_limiter *l, const char *resource,
-                                          const char *rule, uint64_t n);
 
 /* ratelimit_rule_request  { "login", RATELIMIT_REQUEST(key, key_len, NULL, 1) } */
 typedef struct ratelimit_rule_request {
@@ -1094,12 +1087,11 @@ RATELIMIT_API size_t ratelimit_http_rule_fields(const ratelimit_result *res,
                                                 const void *partition, size_t partition_bytes,
                                                 unsigned sets, char *buf, size_t buf_bytes);
 
-/* ratelimit_http_status, ratelimit_grpc_status  What to answer: 200 and 0 (OK) if allowed; 429 and
- * 8 (RESOURCE_EXHAUSTED) if a limit refused, also one of a local bucket while the store fails; 503
- * and 14 (UNAVAILABLE) if there was no decision or no room: STORE_FAILED, FULL, CANCELED; 500 and
- * 13 (INTERNAL) for a mistake in the program: BAD_, UNSUPPORTED, NULL. */
+/* ratelimit_http_status  What to answer: 200 if allowed; 429 if a limit refused, also that of a
+ * local bucket while the store fails; 503 if there was no decision or no room: STORE_FAILED, FULL,
+ * CANCELED; 500 for a mistake in the program: BAD_, UNSUPPORTED, NULL. (In gRPC: OK,
+ * RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL.) */
 RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res);
-RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res);
 
 /* ratelimit_metrics  Writes counters in Prometheus' text format: of the limiter, its rules, its
  * store (a tier, Redis, or Redis behind a tier), and of a table at now_ns (this reads every line of
@@ -1142,24 +1134,24 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
 #    endif
 #    define RATELIMIT_LOG(limit, missed, ...)                                                      \
       do {                                                                                         \
-        static const ratelimit_limit ratelimit_log_limit = limit;                                  \
-        static ratelimit_log ratelimit_log_here;                                                   \
+        static const ratelimit_limit ratelimit_priv_log_limit = limit;                             \
+        static ratelimit_priv_log ratelimit_priv_log_here;                                         \
         uint32_t missed = 0;                                                                       \
-        if (ratelimit_log_pass(&ratelimit_log_here, &ratelimit_log_limit, RATELIMIT_LOG_NOW,       \
-                               &missed)) {                                                         \
+        if (ratelimit_priv_log_pass(&ratelimit_priv_log_here, &ratelimit_priv_log_limit,           \
+                                    RATELIMIT_LOG_NOW, &missed)) {                                 \
           __VA_ARGS__;                                                                             \
         }                                                                                          \
       } while (0)
 #  endif
 
-/* ratelimit_log, ratelimit_log_pass  What the macro does: true if it may be logged now; *missed is
- * then how many times the answer was false since it was last true. Zero the log first. */
-typedef struct ratelimit_log {
+/* ratelimit_priv_log_pass  What the macro does: true if it may be logged now; *missed is then how
+ * many times the answer was false since it was last true. */
+typedef struct ratelimit_priv_log {
     ratelimit_bucket bucket;
     uint32_t missed;
-} ratelimit_log;
-RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
-                                      uint64_t now_ns, uint32_t *missed);
+} ratelimit_priv_log;
+RATELIMIT_API bool ratelimit_priv_log_pass(ratelimit_priv_log *log, const ratelimit_limit *limit,
+                                           uint64_t now_ns, uint32_t *missed);
 
 /* ---- >>ticks --------------------------------------------------------------------------------- */
 
@@ -1826,7 +1818,16 @@ RATELIMIT_API ratelimit_status ratelimit_limit_check(const ratelimit_limit *limi
 
 /* ---- >>implementation: text of limits ----------------------------------------------------------
 
-   Here are the reader that limits and rules share and the writer that all text goes through. */
+   Here are the reader that limits and rules share and the writer that all text goes through.
+
+   The reader goes from left to right; only blanks may be read twice. An example is "1.5/0.5s burst
+   3": the number is 15 with 1 place, so 15/10; so is the period, 5/10 of a unit of 10^9 ns. The
+   period is 5 x 10^9 / 10 = 5 x 10^8 ns, a whole number. 15/10 tokens in that time are 3 in twice
+   the time: 3 tokens, 10^9 ns. Nothing is rounded: "0.1/s" is 1 in 10 s, and a limit that has no
+   such whole numbers is BAD_LIMIT.
+
+   The writer counts all of a text and keeps what fits. So each function that writes is called in
+   the same way whether there is room or not, and its caller learns how much room was needed. */
 
 static size_t ratelimit_priv_len(const char *text)
 {
@@ -1879,14 +1880,18 @@ typedef struct ratelimit_priv_text {
     const char *at, *end;
 } ratelimit_priv_text;
 
-/* Where one name begins another, the longer is first. */
+/* From the shortest on. "ms" comes before "m", which begins it. */
 static const struct {
     char name[4];
     uint64_t ns;
-} ratelimit_priv_units[] = {{"w", RATELIMIT_WEEK},         {"d", RATELIMIT_DAY},
-                            {"h", RATELIMIT_HOUR},         {"ms", RATELIMIT_MILLISECOND},
-                            {"m", RATELIMIT_MINUTE},       {"s", RATELIMIT_SECOND},
-                            {"us", RATELIMIT_MICROSECOND}, {"ns", RATELIMIT_NANOSECOND}};
+} ratelimit_priv_units[] = {{"ns", 1},
+                            {"us", RATELIMIT_MICROSECOND},
+                            {"ms", RATELIMIT_MILLISECOND},
+                            {"s", RATELIMIT_SECOND},
+                            {"m", RATELIMIT_MINUTE},
+                            {"h", RATELIMIT_HOUR},
+                            {"d", RATELIMIT_DAY},
+                            {"w", RATELIMIT_WEEK}};
 enum { RATELIMIT_PRIV_UNITS = sizeof ratelimit_priv_units / sizeof *ratelimit_priv_units };
 
 static bool ratelimit_priv_word(ratelimit_priv_text *t, const char *word)
@@ -1909,6 +1914,16 @@ static bool ratelimit_priv_blanks(ratelimit_priv_text *t)
     while (t->at != t->end && ratelimit_priv_is_blank(*t->at))
         t->at++;
     return t->at != from;
+}
+
+/* Blanks and a word. If they are not there nothing is read. */
+static bool ratelimit_priv_option(ratelimit_priv_text *t, const char *word)
+{
+    const char *from = t->at;
+    if (ratelimit_priv_blanks(t) && ratelimit_priv_word(t, word))
+        return true;
+    t->at = from;
+    return false;
 }
 
 static bool ratelimit_priv_digit(const ratelimit_priv_text *t)
@@ -1953,7 +1968,9 @@ static bool ratelimit_priv_unit(ratelimit_priv_text *t, uint64_t *ns)
 }
 
 /* Divides the product of two numbers by 10^places: *a, or else *b. With times it is their quotient
- * that is divided, so *b is multiplied: 0.5/m is 1 per 2 minutes, not 5 per 10. */
+ * that is divided, so *b is multiplied: 0.5/m is 1 per 2 minutes, not 5 per 10. It goes by factors
+ * of 2 and 5, so that *a gives what it has: 5 / 10 takes the 5 out of *a, and only the 2 falls to
+ * *b. False: no whole numbers say the same. */
 static bool ratelimit_priv_tenths(uint64_t *a, size_t places, uint64_t *b, bool times)
 {
     size_t i;
@@ -1971,17 +1988,19 @@ static bool ratelimit_priv_tenths(uint64_t *a, size_t places, uint64_t *b, bool 
     return true;
 }
 
-/* Reads a limit up to the end of t. The whole syntax is checked first, then the values. */
-static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, ratelimit_limit *out)
+/* Reads a limit. What follows it is the caller's. The whole syntax is checked first, then the
+ * values: after BAD_LIMIT, *wrong is the number that is wrong. */
+static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, ratelimit_limit *out,
+                                                  const char **wrong)
 {
     static const ratelimit_limit unlimited = RATELIMIT_UNLIMITED;
     const char *tokens_at = t->at, *per_at, *burst_at = NULL;
     uint64_t tokens, per = 1, burst, unit;
     size_t places, per_places = 0, i;
-    bool more;
+    bool window;
     if (ratelimit_priv_word(t, "unlimited")) {
         *out = unlimited;
-        return t->at == t->end ? RATELIMIT_OK : RATELIMIT_SYNTAX;
+        return RATELIMIT_OK;
     }
     if (!ratelimit_priv_number(t, &tokens, &places) || !ratelimit_priv_word(t, "/"))
         return RATELIMIT_SYNTAX;
@@ -1992,45 +2011,47 @@ static ratelimit_status ratelimit_priv_read_limit(ratelimit_priv_text *t, rateli
         return RATELIMIT_SYNTAX;
     for (burst = tokens, i = 0; i < places && burst > 1; i++)
         burst = burst / 10 + (burst % 10 != 0);
-    more = t->at != t->end;
-    if (more && !ratelimit_priv_blanks(t))
-        return RATELIMIT_SYNTAX;
-    if (more && ratelimit_priv_word(t, "burst")) {
+    if (ratelimit_priv_option(t, "burst")) {
         if (!ratelimit_priv_blanks(t))
             return RATELIMIT_SYNTAX;
         burst_at = t->at;
         if (!ratelimit_priv_number(t, &burst, NULL))
             return RATELIMIT_SYNTAX;
-        more = t->at != t->end;
-        if (more && !ratelimit_priv_blanks(t))
-            return RATELIMIT_SYNTAX;
     }
-    if (more && !(ratelimit_priv_word(t, "window") && t->at == t->end))
-        return RATELIMIT_SYNTAX;
+    window = ratelimit_priv_option(t, "window");
 
-    t->at = tokens_at; /* from here on, t->at is the number that is wrong */
+    *wrong = tokens_at;
     if (!tokens)
         return RATELIMIT_BAD_LIMIT;
-    t->at = per_at;
+    *wrong = per_at;
     if (!ratelimit_priv_tenths(&per, per_places, &unit, false) || !per ||
         per > RATELIMIT_PRIV_MAX / unit)
         return RATELIMIT_BAD_LIMIT;
     per *= unit;
-    t->at = tokens_at;
+    *wrong = tokens_at;
     if (!ratelimit_priv_tenths(&tokens, places, &per, true))
         return RATELIMIT_BAD_LIMIT;
-    *out = more ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
-    if (out->kind && !(more && burst_at && burst != tokens))
+    *out = window ? ratelimit_window_make(tokens, per) : ratelimit_limit_make(tokens, per, burst);
+    if (out->kind && !(window && burst_at && burst != tokens))
         return RATELIMIT_OK;
     *out = ratelimit_limit_make(tokens, per, 1);
-    if (burst_at && out->kind)
-        t->at = burst_at;
+    if (burst_at && out->kind) /* with a burst of 1 it would be good */
+        *wrong = burst_at;
     return RATELIMIT_BAD_LIMIT;
+}
+
+/* Is all of t read? If not, what follows the blanks is the fault. */
+static bool ratelimit_priv_at_end(ratelimit_priv_text *t)
+{
+    bool end = t->at == t->end;
+    (void)ratelimit_priv_blanks(t);
+    return end;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, const char *text,
                                                        size_t text_len, size_t *fault_at)
 {
+    const char *wrong = text;
     ratelimit_priv_text t;
     ratelimit_limit limit;
     ratelimit_status status;
@@ -2040,11 +2061,15 @@ RATELIMIT_API ratelimit_status ratelimit_limit_parse_n(ratelimit_limit *out, con
         return RATELIMIT_BAD_ARGUMENT;
     t.at = text;
     t.end = text + text_len;
-    status = ratelimit_priv_read_limit(&t, &limit);
+    status = ratelimit_priv_read_limit(&t, &limit, &wrong);
+    if (status == RATELIMIT_SYNTAX || !ratelimit_priv_at_end(&t)) {
+        status = RATELIMIT_SYNTAX;
+        wrong = t.at;
+    }
     if (status == RATELIMIT_OK)
         *out = limit;
     else if (fault_at)
-        *fault_at = (size_t)(t.at - text);
+        *fault_at = (size_t)(wrong - text);
     return status;
 }
 
@@ -2080,10 +2105,12 @@ static void ratelimit_priv_say(ratelimit_priv_page *p, const char *text)
     ratelimit_priv_put(p, text, ratelimit_priv_len(text));
 }
 
-static void ratelimit_priv_say_number(ratelimit_priv_page *p, uint64_t value)
+/* A text and a number. */
+static void ratelimit_priv_say_field(ratelimit_priv_page *p, const char *name, uint64_t value)
 {
     char digits[20];
     size_t at = sizeof digits;
+    ratelimit_priv_say(p, name);
     do
         digits[--at] = (char)('0' + (int)(value % 10));
     while (value /= 10);
@@ -2102,28 +2129,24 @@ RATELIMIT_API size_t ratelimit_limit_format(const ratelimit_limit *limit, char *
                                             size_t buf_bytes)
 {
     ratelimit_priv_page p;
-    size_t i, unit = RATELIMIT_PRIV_UNITS - 1;
+    size_t unit = RATELIMIT_PRIV_UNITS - 1;
     ratelimit_priv_page_begin(&p, buf, buf_bytes);
     if (ratelimit_limit_check(limit) != RATELIMIT_OK) {
         ratelimit_priv_say(&p, "bad limit");
     } else if (limit->kind == RATELIMIT_PRIV_UNLIMITED) {
         ratelimit_priv_say(&p, "unlimited");
     } else {
-        for (i = 0; i < RATELIMIT_PRIV_UNITS; i++) /* the largest that leaves no rest */
-            if (limit->per_ns % ratelimit_priv_units[i].ns == 0 &&
-                ratelimit_priv_units[i].ns > ratelimit_priv_units[unit].ns)
-                unit = i;
-        ratelimit_priv_say_number(&p, limit->tokens);
+        while (limit->per_ns % ratelimit_priv_units[unit].ns)
+            unit--; /* the largest that leaves no remainder; 1 ns never does */
+        ratelimit_priv_say_field(&p, "", limit->tokens);
         ratelimit_priv_say(&p, "/");
         if (limit->per_ns != ratelimit_priv_units[unit].ns)
-            ratelimit_priv_say_number(&p, limit->per_ns / ratelimit_priv_units[unit].ns);
+            ratelimit_priv_say_field(&p, "", limit->per_ns / ratelimit_priv_units[unit].ns);
         ratelimit_priv_say(&p, ratelimit_priv_units[unit].name);
-        if (limit->kind == RATELIMIT_PRIV_WINDOW) {
+        if (limit->kind == RATELIMIT_PRIV_WINDOW)
             ratelimit_priv_say(&p, " window");
-        } else if (limit->burst != limit->tokens) {
-            ratelimit_priv_say(&p, " burst ");
-            ratelimit_priv_say_number(&p, limit->burst);
-        }
+        else if (limit->burst != limit->tokens)
+            ratelimit_priv_say_field(&p, " burst ", limit->burst);
     }
     return ratelimit_priv_page_end(&p);
 }
@@ -4676,7 +4699,25 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
     RATELIMIT_PRIV_LEAVE();
     return status;
 }
-/* ---- >>implementation: store ----------------------------------------------------------------- */
+/* ---- >>implementation: store -----------------------------------------------------------------
+
+   A store is a function and what it needs. Two are here: a table, and a database with a conditional
+   update. The tier below is a third one, ratelimit_redis.h has a fourth. */
+
+typedef void (*ratelimit_priv_decider)(const ratelimit_store *store, const ratelimit_request *req,
+                                       ratelimit_result *res, size_t count, ratelimit_mode mode);
+
+static ratelimit_store ratelimit_priv_store(void *self, ratelimit_priv_decider decide,
+                                            ratelimit_clock clock, void *clock_self)
+{
+    ratelimit_store store;
+    memset(&store, 0, sizeof store);
+    store.self = self;
+    store.decide = decide;
+    store.clock = clock;
+    store.clock_self = clock_self;
+    return store;
+}
 
 static void ratelimit_priv_table_decide(const ratelimit_store *store, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, ratelimit_mode mode)
@@ -4691,13 +4732,9 @@ static void ratelimit_priv_table_decide(const ratelimit_store *store, const rate
 RATELIMIT_API ratelimit_store ratelimit_table_store(ratelimit_table *t,
                                                     ratelimit_clock clock_or_null, void *clock_self)
 {
-    ratelimit_store store;
-    memset(&store, 0, sizeof store);
-    store.self = t;
-    store.decide = ratelimit_priv_table_decide;
-    store.clock = clock_or_null ? clock_or_null : RATELIMIT_PRIV_PLATFORM_CLOCK;
-    store.clock_self = clock_self;
-    return store;
+    return ratelimit_priv_store(t, ratelimit_priv_table_decide,
+                                clock_or_null ? clock_or_null : RATELIMIT_PRIV_PLATFORM_CLOCK,
+                                clock_self);
 }
 
 static void ratelimit_priv_put_le(unsigned char *to, uint64_t value, size_t bytes)
@@ -4709,17 +4746,21 @@ static void ratelimit_priv_put_le(unsigned char *to, uint64_t value, size_t byte
 
 #  define RATELIMIT_PRIV_RECORD UINT64_C(0x00324C52) /* "RL2", NUL */
 
-/* 1: done, *out is set; 0: somebody else was faster; below 0: the database failed or holds
- * something else. */
+/* One load, one decision, one swap. 1: done, *out is set; 0: somebody else was faster; below 0: the
+ * database failed or holds something else.
+ *
+ * The number of writes makes each record differ from all before it. Else a record that came back to
+ * an earlier value (take, refund) would look unchanged, and a swap that was decided on the first
+ * one would succeed on the last one: that is right for the bucket, but not for a database that
+ * compares by a version of its own. What needs no memory (a full bucket that is not there) is not
+ * written at all. */
 static int ratelimit_priv_cas_try(ratelimit_cas *cas, const unsigned char *key, size_t key_len,
                                   const ratelimit_request *q, ratelimit_result *out)
 {
-    unsigned char old[RATELIMIT_RECORD_BYTES], record[RATELIMIT_RECORD_BYTES];
+    unsigned char old[RATELIMIT_RECORD_BYTES] = {0}, record[RATELIMIT_RECORD_BYTES];
     ratelimit_bucket b = {0, 0}, from;
     uint64_t writes = 0, now, ttl;
-    int found;
-    memset(old, 0, sizeof old);
-    found = cas->load(cas->self, key, key_len, old);
+    int found = cas->load(cas->self, key, key_len, old);
     if (found < 0)
         return -1;
     if (found) {
@@ -4733,10 +4774,8 @@ static int ratelimit_priv_cas_try(ratelimit_cas *cas, const unsigned char *key, 
     from = b;
     now = cas->clock(cas->clock_self);
     (void)ratelimit_priv_decide(&b, q, now, cas->step_ns ? cas->step_ns : RATELIMIT_STEP_NS, out);
-    if (b.full_ns == from.full_ns && b.rest == from.rest)
-        return 1;
     ttl = ratelimit_priv_left(&b, now);
-    if (!ttl && !found)
+    if ((b.full_ns == from.full_ns && b.rest == from.rest) || (!ttl && !found))
         return 1;
     ratelimit_priv_put_le(record, b.full_ns, 8);
     ratelimit_priv_put_le(record + 8, b.rest, 8);
@@ -4748,7 +4787,7 @@ static void ratelimit_priv_cas_decide(const ratelimit_store *store, const rateli
                                       ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     ratelimit_cas *cas = (ratelimit_cas *)store->self;
-    unsigned char key[RATELIMIT_CAS_KEY_BYTES];
+    unsigned char key[512]; /* the longest one, and 4 bytes for the scope */
     size_t i;
     if (!req || !cas || !cas->load || !cas->swap || !cas->clock) {
         ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
@@ -4764,30 +4803,21 @@ static void ratelimit_priv_cas_decide(const ratelimit_store *store, const rateli
         int done = 0;
         if (ratelimit_priv_no_key(q) || q->key_len > sizeof key - 4) {
             ratelimit_priv_answer(&res[i], RATELIMIT_BAD_KEY);
-            continue;
+        } else if (!ratelimit_priv_settled(q, &res[i])) {
+            memcpy(key, q->key, q->key_len);
+            ratelimit_priv_put_le(key + q->key_len, q->limit->scope, 4);
+            while (done == 0 && tries--)
+                done = ratelimit_priv_cas_try(cas, key, q->key_len + 4, q, &res[i]);
+            if (done <= 0)
+                ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
         }
-        if (ratelimit_priv_settled(q, &res[i]))
-            continue;
-        memcpy(key, q->key, q->key_len);
-        ratelimit_priv_put_le(key + q->key_len, q->limit->scope, 4);
-        while (done == 0 && tries--)
-            done = ratelimit_priv_cas_try(cas, key, q->key_len + 4, q, &res[i]);
-        if (done <= 0)
-            ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
     }
 }
 
 RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
 {
-    ratelimit_store store;
-    memset(&store, 0, sizeof store);
-    store.self = cas;
-    store.decide = ratelimit_priv_cas_decide;
-    if (cas) {
-        store.clock = cas->clock;
-        store.clock_self = cas->clock_self;
-    }
-    return store;
+    return ratelimit_priv_store(cas, ratelimit_priv_cas_decide, cas ? cas->clock : NULL,
+                                cas ? cas->clock_self : NULL);
 }
 
 /* ---- >>implementation: tier ---------------------------------------------------------------------
@@ -4812,18 +4842,32 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
                 57  fixed window: 1 if nothing remains (if it is blocked, a request of fewer tokens
                     may pass earlier, so only what asks for as many as were refused is)
 
-   F is exact to the ns: where F - T needs more than 27 bits, T is a little earlier instead. An
-   example: a key owes an hour, and the store is trusted for 1 s. F - T is 3,599 s, 2^41.7 ns, so e
-   is 16, and T is up to 2^16 ns (66 us) earlier than in a second.
+   A lease, step by step, for 1,000 a second, a burst of 1,000, lease_percent 10:
+
+       take 1   there is no entry, so the store is asked: allowed, 999 remain. The entry becomes a
+                lease of 0 tokens. Units are 1000 / 256 + 1 = 4 tokens, so told is 249: 996.
+       take 1   comes within lease_ns: the key is hot. 996 are enough, so this thread sets ASKING
+                and asks the store for 100 tokens (TAKE_UP_TO). It gets them; 899 remain. One is
+                served, 99 stay in the entry, ASKING is gone.
+       take 1   98 are left: one swap of rest, no call. And so on, 99 times.
+       take 1   nothing is left, so the lease is asked for again. If the store is asked for a lease
+                and has 30 tokens, those 30 are served. If it has none, the entry becomes a
+                refusal: F is when the store's bucket is full.
+
+   A refusal: a key owes an hour, and the store is trusted for 1 s. T is 1 s after the question,
+   F - T is 3,599 s, 2^41.7 ns. That needs more than 27 bits, so e is 16, m is rounded up, and T is
+   up to 2^16 ns (66 us) earlier than in a second. F stays exact to the ns, and with it what a
+   client is told.
 
    The store's answer is kept only if the entry is the one that was there when the question was
    sent. A note of 32 bits (a hash of the entry without `left`) tells. So RESET, BLOCK, REFUND and
    CANCEL end what others are asking for: they change the entry, and if there is none they make one
    that says nothing. It stays for as long as an answer that was asked for before could be believed.
 
-   One thread at a time asks for a lease: the one that set ASKING. It keeps what it gets only if the
-   entry is still its own; else the tokens are lost. So tokens are served at most once, and never
-   before they are paid for. Nothing is given back to the store on the tier's own account: a REFUND
+   One thread at a time asks for a lease: the one that set ASKING. Others ask for their own tokens
+   meanwhile. It keeps what it gets only if the entry is still its own; else the tokens are lost. So
+   tokens are served at most once, and never before they are paid for. If it dies, ASKING ends with
+   the entry, after lease_ns. Nothing is given back to the store on the tier's own account: a REFUND
    by the tier could undo a RESET by another node. */
 
 #  define RATELIMIT_PRIV_TIER_KIND    UINT32_C(0x85EBCA6B)
@@ -4833,7 +4877,6 @@ RATELIMIT_API ratelimit_store ratelimit_cas_store(ratelimit_cas *cas)
 #  define RATELIMIT_PRIV_LEASE_ASKING (UINT64_C(1) << 49)
 
 enum { RATELIMIT_PRIV_TOLD_SHIFT = 50, RATELIMIT_PRIV_STAYS_SHIFT = 49 };
-enum { RATELIMIT_PRIV_TIER_BATCH = 32 };
 
 /* What becomes of a request. */
 enum {
@@ -4880,6 +4923,7 @@ static inline uint64_t ratelimit_priv_which(const ratelimit_limit *l)
     return l->state * UINT64_C(0x9E3779B97F4A7C15) >> 52 << 32;
 }
 
+/* Without what serving changes: `left`, and when the entry was seen. */
 static uint32_t ratelimit_priv_note(const ratelimit_bucket *b)
 {
     bool lease = ratelimit_priv_class(b->rest) == RATELIMIT_PRIV_CLASS_LEASE;
@@ -4889,15 +4933,14 @@ static uint32_t ratelimit_priv_note(const ratelimit_bucket *b)
     return (uint32_t)(mix >> 32) | 1;
 }
 
-/* Tokens in a lease; 0: this limit is not leased. */
-static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
-                                                 const ratelimit_limit *l)
+/* Is there an entry of that class and limit, and does it still count? One that ends later than an
+ * entry made now would end does not: the clock was set back. */
+static inline bool ratelimit_priv_entry_is(const ratelimit_priv_seat *seat, uint32_t class_of_it,
+                                           const ratelimit_limit *l, uint64_t life, uint64_t now)
 {
-    uint64_t percent = tier->lease_percent < 100 ? tier->lease_percent : 100;
-    uint64_t size = l->burst / 100 * percent + l->burst % 100 * percent / 100;
-    if (size < 2 || l->kind == RATELIMIT_PRIV_WINDOW)
-        return 0;
-    return size < RATELIMIT_PRIV_LEASE_LEFT ? size : RATELIMIT_PRIV_LEASE_LEFT;
+    return seat->there && ratelimit_priv_class(seat->was.rest) == class_of_it &&
+           (seat->was.rest & RATELIMIT_PRIV_TIER_WHICH) == ratelimit_priv_which(l) &&
+           seat->was.full_ns - now - 1 < ratelimit_priv_life(life);
 }
 
 /* Makes `after` the entry, if there is room; false: decide again. Under INHERIT an entry never
@@ -4910,13 +4953,27 @@ static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_sea
     return !room || ratelimit_priv_commit(t, seat, after, now);
 }
 
+/* ---- leases ---- */
+
+/* Tokens in a lease; 0: this limit is not leased. */
+static inline uint64_t ratelimit_priv_lease_size(const ratelimit_tier *tier,
+                                                 const ratelimit_limit *l)
+{
+    uint64_t percent = tier->lease_percent < 100 ? tier->lease_percent : 100;
+    uint64_t size = l->burst / 100 * percent + l->burst % 100 * percent / 100;
+    if (size < 2 || l->kind == RATELIMIT_PRIV_WINDOW)
+        return 0;
+    return size < RATELIMIT_PRIV_LEASE_LEFT ? size : RATELIMIT_PRIV_LEASE_LEFT;
+}
+
 /* The remaining tokens of the store's last answer, rounded down. */
 static inline uint64_t ratelimit_priv_told(const ratelimit_limit *l, uint64_t rest)
 {
     return (rest >> RATELIMIT_PRIV_TOLD_SHIFT & 255) * (l->burst / 256 + 1);
 }
 
-/* A lease in the place of what is there. */
+/* A lease in the place of what is there. The turn makes it differ from that, and from what will
+ * follow it, even where the time and all else are the same. */
 static ratelimit_bucket ratelimit_priv_lease_of(const ratelimit_priv_seat *seat, uint64_t which,
                                                 uint64_t left, uint64_t told, uint64_t life,
                                                 uint64_t now)
@@ -4934,102 +4991,6 @@ static ratelimit_bucket ratelimit_priv_lease_of(const ratelimit_priv_seat *seat,
              ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_LEASE) |
              told << RATELIMIT_PRIV_TOLD_SHIFT | ratelimit_priv_seen_bits(life);
     return b;
-}
-
-/* ns until what a refusal says is over; 0 if it is. */
-static inline uint64_t ratelimit_priv_owed(const ratelimit_bucket *b, uint64_t now)
-{
-    return ratelimit_priv_ahead(
-        b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)), now);
-}
-
-/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. `over` is
- * how long the debt outlives our trust, as m x 2^e: m has at most 27 bits and is rounded up, so
- * that T = F - m x 2^e is too early by less than 2^e ns, never too late. */
-static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
-                                                  const ratelimit_limit *l, uint64_t n,
-                                                  const ratelimit_result *told, uint64_t now)
-{
-    uint64_t owed = told->reset_after_ns, trust = ratelimit_priv_life(tier->trust_ns);
-    uint64_t over, e = 0, stays = 0;
-    bool refused = !told->allowed;
-    ratelimit_bucket b = {0, 0};
-    ratelimit_priv_span cost;
-    if (l->kind == RATELIMIT_PRIV_WINDOW) {
-        owed = refused ? told->retry_after_ns : owed;
-        stays = told->remaining ? told->remaining : refused ? n - 1 : 0;
-        if (stays > 255)
-            return b;
-        stays = (stays | (uint64_t)!told->remaining << 8) << RATELIMIT_PRIV_STAYS_SHIFT;
-    } else if (refused && told->retry_after_ns <= RATELIMIT_PRIV_MAX &&
-               ratelimit_priv_cost(l, n, &cost)) {
-        /* both are rounded up; the lesser one is nearer to the debt */
-        uint64_t most = told->retry_after_ns +
-                        ratelimit_priv_minus(ratelimit_priv_window(l), cost, l->parts).ns;
-        owed = most < owed ? most : owed;
-    }
-    over = owed > trust ? owed - trust : 0;
-    if (over >> 26)
-        e = ratelimit_priv_log2(over) - 25;
-    over = e < 32 ? (over + (UINT64_C(1) << e) - 1) >> e : 0;
-    if (owed > RATELIMIT_PRIV_MAX || e > 31 || owed <= over << e)
-        return b;
-    owed -= over << e;
-    b.full_ns = now + owed;
-    b.rest = over | e << 27 | ratelimit_priv_which(l) | stays |
-             ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_REFUSAL) |
-             ratelimit_priv_seen_bits(owed);
-    return b;
-}
-
-/* ---- answers from the table ---- */
-
-static void ratelimit_priv_lease_answer(const ratelimit_limit *l, uint64_t rest, uint64_t n,
-                                        ratelimit_result *out)
-{
-    uint64_t remaining = ratelimit_priv_told(l, rest) + (rest & RATELIMIT_PRIV_LEASE_LEFT);
-    remaining = remaining < l->burst ? remaining : l->burst;
-    out->allowed = true;
-    out->status = RATELIMIT_OK;
-    out->burst = l->burst;
-    out->remaining = remaining;
-    out->taken = n;
-    out->retry_after_ns = out->wait_ns = 0;
-    out->reset_after_ns = (l->burst - remaining) * l->interval_ns;
-    out->source = RATELIMIT_FROM_LEASE;
-}
-
-/* Does a refusal refuse n tokens? Then it is the answer. */
-static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratelimit_limit *l,
-                                          uint64_t n, uint64_t now, ratelimit_result *out)
-{
-    uint64_t owed = ratelimit_priv_owed(b, now), retry = owed, remaining;
-    ratelimit_priv_span cost, window, debt = {0, 0};
-    if (l->kind == RATELIMIT_PRIV_WINDOW) {
-        remaining = b->rest >> RATELIMIT_PRIV_STAYS_SHIFT & 255;
-        if (n <= remaining)
-            return false;
-        remaining = b->rest & RATELIMIT_PRIV_ON_PURPOSE ? 0 : remaining; /* bit 57 */
-    } else {
-        debt.ns = owed;
-        window = ratelimit_priv_window(l);
-        (void)ratelimit_priv_cost(l, n, &cost); /* n is at most the burst */
-        cost = ratelimit_priv_plus(debt, cost, l->parts);
-        if (!ratelimit_priv_above(cost, window))
-            return false;
-        cost = ratelimit_priv_minus(cost, window, l->parts);
-        retry = cost.ns + (cost.part != 0);
-        remaining = ratelimit_priv_count(l, ratelimit_priv_minus(window, debt, l->parts));
-    }
-    out->allowed = false;
-    out->status = RATELIMIT_DENIED;
-    out->burst = l->burst;
-    out->remaining = remaining;
-    out->taken = out->wait_ns = 0;
-    out->retry_after_ns = retry;
-    out->reset_after_ns = owed;
-    out->source = RATELIMIT_FROM_REFUSAL_CACHE;
-    return true;
 }
 
 /* Takes tokens out of a lease, by one swap of rest. If the lock of the line changed meanwhile, the
@@ -5050,34 +5011,119 @@ static inline bool ratelimit_priv_lease_serve(ratelimit_table *t, const ratelimi
 #  endif
 }
 
+static void ratelimit_priv_lease_answer(const ratelimit_limit *l, uint64_t rest, uint64_t n,
+                                        ratelimit_result *out)
+{
+    uint64_t remaining = ratelimit_priv_told(l, rest) + (rest & RATELIMIT_PRIV_LEASE_LEFT);
+    ratelimit_priv_answer(out, RATELIMIT_OK);
+    out->burst = l->burst;
+    out->remaining = remaining < l->burst ? remaining : l->burst;
+    out->taken = n;
+    out->reset_after_ns = (l->burst - out->remaining) * l->interval_ns;
+    out->source = RATELIMIT_FROM_LEASE;
+}
+
+/* ---- refusals ---- */
+
+/* The refusal that an answer to n tokens tells; empty if there is none that can be kept. `over` is
+ * how long the debt outlives our trust, as m x 2^e: m has at most 27 bits and is rounded up, so
+ * that T = F - m x 2^e is too early by less than 2^e ns, never too late.
+ *
+ * What the key owes is in the answer twice, each time rounded up: as reset_after, and as
+ * retry_after, less what n tokens cost, plus the window. The lesser one is nearer to the debt, and
+ * makes retry_after come out as it was told. */
+static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
+                                                  const ratelimit_limit *l, uint64_t n,
+                                                  const ratelimit_result *told, uint64_t now)
+{
+    uint64_t owed = told->reset_after_ns, trust = ratelimit_priv_life(tier->trust_ns);
+    uint64_t over, e = 0, stays = 0;
+    bool refused = !told->allowed;
+    ratelimit_bucket b = {0, 0};
+    ratelimit_priv_span cost;
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        owed = refused ? told->retry_after_ns : owed;
+        stays = told->remaining ? told->remaining : refused ? n - 1 : 0;
+        if (stays > 255)
+            return b;
+        stays = (stays | (uint64_t)!told->remaining << 8) << RATELIMIT_PRIV_STAYS_SHIFT;
+    } else if (refused && told->retry_after_ns <= RATELIMIT_PRIV_MAX &&
+               ratelimit_priv_cost(l, n, &cost)) {
+        uint64_t most = told->retry_after_ns +
+                        ratelimit_priv_minus(ratelimit_priv_window(l), cost, l->parts).ns;
+        owed = most < owed ? most : owed;
+    }
+    over = owed > trust ? owed - trust : 0;
+    if (over >> 26)
+        e = ratelimit_priv_log2(over) - 25;
+    over = e < 32 ? (over + (UINT64_C(1) << e) - 1) >> e : 0;
+    if (owed > RATELIMIT_PRIV_MAX || e > 31 || owed <= over << e)
+        return b;
+    owed -= over << e;
+    b.full_ns = now + owed;
+    b.rest = over | e << 27 | ratelimit_priv_which(l) | stays |
+             ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_REFUSAL) |
+             ratelimit_priv_seen_bits(owed);
+    return b;
+}
+
+/* Does a refusal refuse n tokens? Then it is the answer. */
+static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratelimit_limit *l,
+                                          uint64_t n, uint64_t now, ratelimit_result *out)
+{
+    const uint64_t full_ns =
+        b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)); /* F */
+    const uint64_t owed = ratelimit_priv_ahead(full_ns, now);
+    uint64_t retry = owed, remaining;
+    ratelimit_priv_span cost, window = ratelimit_priv_window(l);
+    const ratelimit_priv_span debt = ratelimit_priv_span_of(owed, 0);
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        remaining = b->rest >> RATELIMIT_PRIV_STAYS_SHIFT & 255;
+        if (n <= remaining)
+            return false;
+        remaining = b->rest & RATELIMIT_PRIV_ON_PURPOSE ? 0 : remaining; /* bit 57 */
+    } else {
+        (void)ratelimit_priv_cost(l, n, &cost); /* n is at most the burst */
+        cost = ratelimit_priv_minus(ratelimit_priv_plus(debt, cost, l->parts), window, l->parts);
+        retry = cost.ns + (cost.part != 0);
+        if (!retry)
+            return false;
+        remaining = ratelimit_priv_count(l, ratelimit_priv_minus(window, debt, l->parts));
+    }
+    ratelimit_priv_answer(out, RATELIMIT_DENIED);
+    out->burst = l->burst;
+    out->remaining = remaining;
+    out->retry_after_ns = retry;
+    out->reset_after_ns = owed;
+    out->source = RATELIMIT_FROM_REFUSAL_CACHE;
+    return true;
+}
+
+/* ---- what is looked up, learned, and ended ---- */
+
 /* A take: true if it is answered. Else ask says how to ask the store. */
 static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
                                      ratelimit_priv_ask *ask, ratelimit_result *out)
 {
     const ratelimit_limit *l = q->limit;
-    const uint64_t n = q->n, which = ratelimit_priv_which(l);
+    const uint64_t n = q->n;
     for (;;) {
         ratelimit_priv_seat seat;
         ratelimit_bucket after;
-        uint64_t rest, ahead, left, size;
+        uint64_t left, size;
         ratelimit_priv_probe(tier->table, ask->place, now, false, NULL, 0, &seat);
         if (!seat.there)
             return false;
         after = seat.was;
-        rest = seat.was.rest;
-        left = rest & RATELIMIT_PRIV_LEASE_LEFT;
-        ahead = seat.was.full_ns - now - 1; /* far ahead: over, or the clock was set back */
-        if ((rest ^ which) & RATELIMIT_PRIV_TIER_WHICH) {
-            /* of another limit */
-        } else if (ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_REFUSAL) {
-            if (ahead < ratelimit_priv_life(tier->trust_ns) &&
-                ratelimit_priv_refusal_answer(&seat.was, l, n, now, out)) {
+        left = after.rest & RATELIMIT_PRIV_LEASE_LEFT;
+        if (ratelimit_priv_entry_is(&seat, RATELIMIT_PRIV_CLASS_REFUSAL, l, tier->trust_ns, now)) {
+            if (ratelimit_priv_refusal_answer(&after, l, n, now, out)) {
                 ratelimit_priv_bump(&tier->counts.refused, 1);
                 return true;
             }
-        } else if (ratelimit_priv_class(rest) == RATELIMIT_PRIV_CLASS_LEASE &&
-                   !(rest & RATELIMIT_PRIV_LEASE_ASKING) &&
-                   ahead < ratelimit_priv_life(tier->lease_ns)) {
+        } else if (ratelimit_priv_entry_is(&seat, RATELIMIT_PRIV_CLASS_LEASE, l, tier->lease_ns,
+                                           now) &&
+                   !(after.rest & RATELIMIT_PRIV_LEASE_ASKING)) {
             size = ratelimit_priv_lease_size(tier, l);
             if (n <= left) {
                 after.rest -= n;
@@ -5087,8 +5133,8 @@ static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_reque
                 ratelimit_priv_bump(&tier->counts.leased, 1);
                 return true;
             }
-            if (n < size && n <= ratelimit_priv_told(l, rest)) {
-                after = ratelimit_priv_lease_of(&seat, which, left, 0,
+            if (n < size && n <= ratelimit_priv_told(l, after.rest)) {
+                after = ratelimit_priv_lease_of(&seat, ratelimit_priv_which(l), left, 0,
                                                 ratelimit_priv_life(tier->lease_ns), now);
                 after.rest |= RATELIMIT_PRIV_LEASE_ASKING;
                 if (!ratelimit_priv_commit(tier->table, &seat, &after, now))
@@ -5100,8 +5146,6 @@ static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_reque
         return false;
     }
 }
-
-/* ---- what is learned, and what is ended ---- */
 
 /* Ends the entry, and whatever others are asking for. */
 static void ratelimit_priv_tier_forget(ratelimit_tier *tier, uint64_t place, uint64_t now)
@@ -5119,79 +5163,80 @@ static void ratelimit_priv_tier_forget(ratelimit_tier *tier, uint64_t place, uin
     RATELIMIT_PRIV_LEAVE();
 }
 
-/* The caller asked for a lease and now has `tokens`, including the rest of the old lease. If they
- * are enough, it is served from them. *r is the store's answer to the lease; it becomes the answer
- * to the request. Returns the tokens that stay. */
-static uint64_t ratelimit_priv_lease_share(const ratelimit_request *q, uint64_t tokens,
-                                           ratelimit_result *r)
+/* *r is the store's answer to who asked for a lease. It becomes the answer to the request itself:
+ * served, or not although `left` tokens are here now. */
+static void ratelimit_priv_lease_share(const ratelimit_request *q, bool served, uint64_t left,
+                                       ratelimit_result *r)
 {
     const ratelimit_limit *l = q->limit;
-    uint64_t left = tokens, room;
+    uint64_t room = r->burst > r->remaining ? r->burst - r->remaining : 0;
     ratelimit_priv_span cost;
-    r->allowed = tokens >= q->n;
-    r->taken = r->allowed ? q->n : 0;
-    r->status = r->allowed ? RATELIMIT_OK : RATELIMIT_DENIED;
+    r->allowed = served;
+    r->status = served ? RATELIMIT_OK : RATELIMIT_DENIED;
+    r->taken = served ? q->n : 0;
     r->retry_after_ns = 0;
-    left -= r->taken;
-    if (!r->allowed && ratelimit_priv_cost(l, q->n, &cost)) { /* until all of them are there */
+    if (!served && ratelimit_priv_cost(l, q->n, &cost)) { /* until all of them are there */
         cost.ns += r->reset_after_ns;
         cost = ratelimit_priv_minus(cost, ratelimit_priv_window(l), l->parts);
         r->retry_after_ns = cost.ns + (cost.part != 0);
         r->retry_after_ns += !r->retry_after_ns;
     }
-    room = r->burst > r->remaining ? r->burst - r->remaining : 0;
     r->remaining += left < room ? left : room;
-    return left;
 }
 
-/* The store's answer to a take that was asked at now: is kept, and becomes the caller's. The entry
- * is changed only if it is the one that was there when the question was sent, and if nobody else
- * asks for a lease on it. If the store refused and no leased token is left, it becomes a refusal
- * (of 1 token, if not even that could be leased); also if the store allowed the take, but what
- * remains is too little for the same again. Else it becomes a lease, if one was asked for (with
- * what is left, perhaps nothing), or if the key may be leased: then the next take within lease_ns
- * asks. Tokens for an entry that has changed serve this request; the others are lost. All is
- * computed from `told` again if a swap fails. */
+/* The store's answer to a take that was asked at now: is kept, and becomes the caller's.
+ *
+ * Who asked for a lease has its tokens now, besides what the old lease still holds. They serve the
+ * request if they are enough. The rest of them stay in the entry, if that is still the one that was
+ * there when the question was sent; else they are lost.
+ *
+ * The entry is left alone if it was changed meanwhile (RESET and the like), or if another thread
+ * asks for a lease on it: that one will write it. Else it becomes
+ *
+ *     a refusal  if the store refused, and no leased token is left. A lease outlives the refusal of
+ *                more than it holds, but no block and no debt made on purpose: those let nothing
+ *                pass, and show as a debt that is longer than the window. Not even one token could
+ *                be leased: then 1 token was refused, not q->n.
+ *     a refusal  if the store allowed the take, but what remains is too little for the same again
+ *     a lease    if one was asked for: with what is left, perhaps nothing
+ *     a lease    of no tokens, if the key may be leased: the next take within lease_ns asks for
+ *                some
+ *     no other   in all other cases, as when the store failed */
 static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_request *q,
                                       const ratelimit_priv_ask *ask, ratelimit_result *r,
                                       uint64_t now)
 {
     const ratelimit_limit *l = q->limit;
-    const ratelimit_result told = *r;
-    bool ok = told.status == RATELIMIT_OK, refused = told.status == RATELIMIT_DENIED;
-    uint64_t life = ratelimit_priv_life(tier->lease_ns), which = ratelimit_priv_which(l);
+    bool ok = r->status == RATELIMIT_OK, refused = r->status == RATELIMIT_DENIED;
+    bool got = ask->lease && (ok || refused), served = false;
+    uint64_t life = ratelimit_priv_life(tier->lease_ns), left;
     RATELIMIT_PRIV_ENTER();
     for (;;) {
         ratelimit_priv_seat seat;
         ratelimit_bucket after = {0, 0};
         bool ours, lease;
-        uint64_t left = 0;
         ratelimit_priv_probe(tier->table, ask->place, now, true, NULL, 0, &seat);
         ours = (seat.there ? ratelimit_priv_note(&seat.was) : 0) == ask->note;
-        lease = ours && seat.there &&
-                ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_LEASE &&
-                (seat.was.rest & RATELIMIT_PRIV_TIER_WHICH) == which &&
-                seat.was.full_ns - now - 1 < life;
-        if (lease)
-            left = seat.was.rest & RATELIMIT_PRIV_LEASE_LEFT;
-        if (ask->lease && (ok || refused)) {
-            *r = told;
-            left = ratelimit_priv_lease_share(q, left + told.taken, r);
-        }
+        lease = ours &&
+                ratelimit_priv_entry_is(&seat, RATELIMIT_PRIV_CLASS_LEASE, l, tier->lease_ns, now);
+        left = (lease ? seat.was.rest & RATELIMIT_PRIV_LEASE_LEFT : 0) + (got ? r->taken : 0);
+        served = got && left >= q->n;
+        left -= served ? q->n : 0;
         if (!ours || (lease && !ask->lease && seat.was.rest & RATELIMIT_PRIV_LEASE_ASKING))
-            break; /* it was ended meanwhile, or another is asking for a lease */
-        /* A lease outlives a refusal of more than it holds, but no block and no debt made on
-         * purpose. */
-        if (refused ? !left || told.reset_after_ns > l->window_ns + l->burst
-                    : ok && !left && told.remaining < q->n)
-            after = ratelimit_priv_refusal_of(tier, l, ask->lease ? 1 : q->n, &told, now);
+            break;
+        if (refused ? !left || r->reset_after_ns > l->window_ns + l->burst
+                    : ok && !left && r->remaining < q->n)
+            after = ratelimit_priv_refusal_of(tier, l, ask->lease ? 1 : q->n, r, now);
         if (!after.rest && (ask->lease || (ok && ratelimit_priv_lease_size(tier, l))))
-            after = ratelimit_priv_lease_of(
-                &seat, which, left, ok ? told.remaining / (l->burst / 256 + 1) : 0, life, now);
+            after =
+                ratelimit_priv_lease_of(&seat, ratelimit_priv_which(l), left,
+                                        ok ? r->remaining / (l->burst / 256 + 1) : 0, life, now);
         if (!after.rest || ratelimit_priv_tier_put(tier->table, &seat, &after, now))
             break;
     }
     RATELIMIT_PRIV_LEAVE();
+    if (got)
+        ratelimit_priv_lease_share(q, served, left, r);
 }
 
 /* ---- a store that failed ---- */
@@ -5200,67 +5245,36 @@ static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_requ
  * smaller, so a debt is as long as before. */
 static ratelimit_limit ratelimit_priv_share(const ratelimit_limit *l, uint64_t nodes)
 {
-    uint64_t burst = l->burst / nodes ? l->burst / nodes : 1, per = l->per_ns, tokens = l->tokens;
+    uint64_t burst = l->burst / nodes ? l->burst / nodes : 1;
     ratelimit_limit share;
-    if (l->kind == RATELIMIT_PRIV_WINDOW) {
-        share = ratelimit_window_make(burst, per);
-    } else {
-        if (per <= RATELIMIT_PRIV_MAX / nodes)
-            per *= nodes;
-        else
-            tokens = tokens / nodes ? tokens / nodes : 1;
-        share = ratelimit_limit_make(tokens, per, burst);
-    }
+    if (l->kind == RATELIMIT_PRIV_WINDOW)
+        share = ratelimit_window_make(burst, l->per_ns);
+    else if (l->per_ns <= RATELIMIT_PRIV_MAX / nodes)
+        share = ratelimit_limit_make(l->tokens, l->per_ns * nodes, burst);
+    else
+        share = ratelimit_limit_make(l->tokens / nodes + (l->tokens < nodes), l->per_ns, burst);
     share.scope = l->scope;
     return share;
 }
 
-/* A local bucket owes at least what a refusal says. (A fixed window ends by another clock: a local
- * one begins full.) */
-static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
-                                const ratelimit_limit *share, uint64_t now)
+/* Decides on local buckets, each with its share of the limit. */
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_fall_back(ratelimit_tier *tier,
+                                                             const ratelimit_request *req,
+                                                             ratelimit_result *res, size_t count,
+                                                             ratelimit_mode mode)
 {
-    uint64_t place = ratelimit_priv_tier_place(t, q), owed;
-    ratelimit_priv_seat seat;
-    ratelimit_bucket after;
-    ratelimit_priv_probe(t, place, now, false, NULL, 0, &seat);
-    if (!seat.there || share->kind == RATELIMIT_PRIV_WINDOW ||
-        ratelimit_priv_class(seat.was.rest) != RATELIMIT_PRIV_CLASS_REFUSAL ||
-        (seat.was.rest & RATELIMIT_PRIV_TIER_WHICH) != ratelimit_priv_which(q->limit))
-        return;
-    owed = ratelimit_priv_owed(&seat.was, now);
-    if (owed > share->window_ns && owed <= q->limit->window_ns + q->limit->burst)
-        owed = share->window_ns; /* its burst was rounded down */
-    after.full_ns = now + owed;
-    after.rest = share->state | ratelimit_priv_seen_bits(owed);
-    if (owed > share->window_ns)
-        after.rest |= RATELIMIT_PRIV_ON_PURPOSE;
-    do {
-        ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, now, true, NULL, 0, &seat);
-        if (ratelimit_priv_left(&seat.was, now) >= owed ||
-            ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_BLOCK)
-            return;
-    } while (!ratelimit_priv_tier_put(t, &seat, &after, now));
-}
-
-/* Decides on local buckets. share and local have room for count. */
-static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_request *req,
-                                     ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                     ratelimit_limit *share, ratelimit_request *local)
-{
-    uint64_t now = ratelimit_priv_tier_now(tier);
+    ratelimit_limit share[RATELIMIT_MAX_ALL];
+    ratelimit_request local[RATELIMIT_MAX_ALL];
     size_t i;
+    memcpy(local, req, count * sizeof *req);
     for (i = 0; i < count; i++) {
-        local[i] = req[i];
         if (ratelimit_priv_no_key(&req[i]) || ratelimit_priv_settled(&req[i], &res[i]))
             continue;
         share[i] = ratelimit_priv_share(req[i].limit, tier->nodes);
         local[i].limit = &share[i];
-        RATELIMIT_PRIV_ENTER();
-        ratelimit_priv_warm(tier->table, &req[i], &share[i], now);
-        RATELIMIT_PRIV_LEAVE();
     }
-    (void)ratelimit_table_decide(tier->table, local, res, count, mode, now);
+    (void)ratelimit_table_decide(tier->table, local, res, count, mode,
+                                 ratelimit_priv_tier_now(tier));
     for (i = 0; i < count; i++) {
         ratelimit_result *r = &res[i];
         r->burst = r->burst ? req[i].limit->burst : 0;
@@ -5269,25 +5283,6 @@ static void ratelimit_priv_fall_back(ratelimit_tier *tier, const ratelimit_reque
         r->status = RATELIMIT_STORE_FAILED;
         r->source = RATELIMIT_FROM_FALLBACK;
     }
-}
-
-static RATELIMIT_PRIV_NOINLINE void
-ratelimit_priv_fall_back_one(ratelimit_tier *tier, const ratelimit_request *q, ratelimit_result *r)
-{
-    ratelimit_limit share;
-    ratelimit_request local = *q;
-    ratelimit_priv_fall_back(tier, q, r, 1, RATELIMIT_EACH, &share, &local);
-}
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_fall_back_all(ratelimit_tier *tier,
-                                                                 const ratelimit_request *req,
-                                                                 ratelimit_result *res,
-                                                                 size_t count)
-{
-    ratelimit_limit share[RATELIMIT_MAX_ALL];
-    ratelimit_request local[RATELIMIT_MAX_ALL];
-    local[0] = req[0];
-    ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL, share, local);
 }
 
 /* All or none failed as a whole if something failed and nothing was refused. */
@@ -5304,74 +5299,53 @@ static bool ratelimit_priv_all_failed(const ratelimit_result *res, size_t count)
     return failed;
 }
 
-/* ---- before and after the store is asked ---- */
+/* ---- the tier as a store ---- */
 
-static bool ratelimit_priv_ends(ratelimit_op op)
-{
-    return op == RATELIMIT_REFUND || op == RATELIMIT_CANCEL || op == RATELIMIT_BLOCK ||
-           op == RATELIMIT_RESET;
-}
-
-/* True if *out is the answer without a look at the table. Else the entry's line is fetched, while
- * the clock is read. */
-static bool ratelimit_priv_tier_prepare(const ratelimit_tier *tier, const ratelimit_request *q,
-                                        ratelimit_priv_ask *ask, ratelimit_result *out)
-{
-    const ratelimit_limit *l = q->limit;
-    bool plain = q->op == RATELIMIT_TAKE && l && l->kind - 1 < 2 && q->n - 1 < l->burst;
-    ask->note = ask->lease = 0;
-    ask->what = RATELIMIT_PRIV_HERE;
-    if (ratelimit_priv_no_key(q)) {
-        ratelimit_priv_answer(out, RATELIMIT_BAD_KEY);
-        return true;
-    }
-    if (!plain && ratelimit_priv_settled(q, out))
-        return true;
-    ask->place = ratelimit_priv_tier_place(tier->table, q);
-    ratelimit_priv_prefetch(ratelimit_priv_home(tier->table, ask->place));
-    ask->what = plain                        ? RATELIMIT_PRIV_LEARN
-                : ratelimit_priv_ends(q->op) ? RATELIMIT_PRIV_ENDS
-                                             : RATELIMIT_PRIV_AS_IS;
-    return false;
-}
-
-/* One request on its own, prepared: true if it is answered. */
-static bool ratelimit_priv_tier_one(ratelimit_tier *tier, const ratelimit_request *q, uint64_t now,
-                                    ratelimit_priv_ask *ask, ratelimit_result *out)
-{
-    bool answered = false;
-    if (ask->what == RATELIMIT_PRIV_LEARN) {
-        RATELIMIT_PRIV_ENTER();
-        answered = ratelimit_priv_tier_take(tier, q, now, ask, out);
-        RATELIMIT_PRIV_LEAVE();
-    } else if (ask->what == RATELIMIT_PRIV_ENDS) { /* for what follows it in its batch */
-        ratelimit_priv_tier_forget(tier, ask->place, now);
-    }
-    return answered;
-}
-
-/* Answers what can be answered; ask[i].what says which requests go to the store, and
- * ratelimit_priv_tier_sent as what. Returns how many do. In ALL all do, or none. */
+/* Answers what can be answered here; ask[i].what says which requests go to the store. Returns how
+ * many do. In ALL all do. The lines of all entries are fetched first, while the clock is read. */
 static size_t ratelimit_priv_tier_begin(ratelimit_tier *tier, const ratelimit_request *req,
                                         ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                        uint64_t now, ratelimit_priv_ask *ask)
+                                        uint64_t *now, ratelimit_priv_ask *ask)
 {
     size_t i, sent = 0;
-    for (i = 0; i < count; i++) {
+    for (i = 0; i < count; i++, ask++) {
+        const ratelimit_request *q = &req[i];
+        const ratelimit_limit *l = q->limit;
         ratelimit_result spare, *r = mode == RATELIMIT_EACH ? &res[i] : &spare;
-        bool here = ratelimit_priv_tier_prepare(tier, &req[i], &ask[i], r);
-        if (mode == RATELIMIT_EACH && !here &&
-            ratelimit_priv_tier_one(tier, &req[i], now, &ask[i], r))
-            ask[i].what = RATELIMIT_PRIV_HERE;
-        else if (mode == RATELIMIT_ALL && ask[i].what != RATELIMIT_PRIV_ENDS)
-            ask[i].what = RATELIMIT_PRIV_AS_IS;
-        sent += ask[i].what != RATELIMIT_PRIV_HERE;
+        bool take = q->op == RATELIMIT_TAKE && l && l->kind - 1 < 2 && q->n - 1 < l->burst;
+        ask->note = ask->lease = 0;
+        ask->what = mode == RATELIMIT_EACH ? RATELIMIT_PRIV_HERE : RATELIMIT_PRIV_AS_IS;
+        if (ratelimit_priv_no_key(q)) {
+            ratelimit_priv_answer(r, RATELIMIT_BAD_KEY);
+        } else if (take || !ratelimit_priv_settled(q, r)) {
+            ask->place = ratelimit_priv_tier_place(tier->table, q);
+            ratelimit_priv_prefetch(ratelimit_priv_home(tier->table, ask->place));
+            ask->what = RATELIMIT_PRIV_AS_IS;
+            if (take && mode == RATELIMIT_EACH)
+                ask->what = RATELIMIT_PRIV_LEARN;
+            else if (q->op == RATELIMIT_REFUND || q->op == RATELIMIT_CANCEL ||
+                     q->op == RATELIMIT_BLOCK || q->op == RATELIMIT_RESET)
+                ask->what = RATELIMIT_PRIV_ENDS;
+        }
+    }
+    *now = ratelimit_priv_tier_now(tier);
+    for (i = 0, ask -= count; i < count; i++, ask++) {
+        if (ask->what == RATELIMIT_PRIV_LEARN) {
+            RATELIMIT_PRIV_ENTER();
+            if (ratelimit_priv_tier_take(tier, &req[i], *now, ask, &res[i]))
+                ask->what = RATELIMIT_PRIV_HERE;
+            RATELIMIT_PRIV_LEAVE();
+        } else if (ask->what == RATELIMIT_PRIV_ENDS && mode == RATELIMIT_EACH) {
+            ratelimit_priv_tier_forget(tier, ask->place, *now); /* for what follows in the batch */
+        }
+        sent += ask->what != RATELIMIT_PRIV_HERE;
     }
     if (sent)
         ratelimit_priv_add64(&tier->counts.calls, 1);
     return sent;
 }
 
+/* What is sent for a request. */
 static ratelimit_request ratelimit_priv_tier_sent(const ratelimit_request *q,
                                                   const ratelimit_priv_ask *ask)
 {
@@ -5399,12 +5373,12 @@ static void ratelimit_priv_tier_end(ratelimit_tier *tier, const ratelimit_reques
             ratelimit_priv_tier_forget(tier, ask[i].place, ratelimit_priv_tier_now(tier));
         failed += res[i].status == RATELIMIT_STORE_FAILED;
         if (res[i].status == RATELIMIT_STORE_FAILED && mode == RATELIMIT_EACH && tier->nodes)
-            ratelimit_priv_fall_back_one(tier, &req[i], &res[i]);
+            ratelimit_priv_fall_back(tier, &req[i], &res[i], 1, RATELIMIT_EACH);
     }
     if (failed && mode == RATELIMIT_ALL && ratelimit_priv_all_failed(res, count)) {
         failed = count;
         if (tier->nodes)
-            ratelimit_priv_fall_back_all(tier, req, res, count);
+            ratelimit_priv_fall_back(tier, req, res, count, RATELIMIT_ALL);
     }
     if (sent != failed)
         ratelimit_priv_add64(&tier->counts.stored, sent - failed);
@@ -5414,76 +5388,38 @@ static void ratelimit_priv_tier_end(ratelimit_tier *tier, const ratelimit_reques
         ratelimit_priv_add64(&tier->counts.failures, 1);
 }
 
-/* ---- the tier as a store ---- */
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_batch(ratelimit_tier *tier,
-                                                              const ratelimit_request *req,
-                                                              ratelimit_result *res, size_t count,
-                                                              uint64_t now)
-{
-    ratelimit_priv_ask ask[RATELIMIT_PRIV_TIER_BATCH];
-    ratelimit_request sent[RATELIMIT_PRIV_TIER_BATCH];
-    ratelimit_result got[RATELIMIT_PRIV_TIER_BATCH];
-    size_t i, n = 0;
-    if (!ratelimit_priv_tier_begin(tier, req, res, count, RATELIMIT_EACH, now, ask))
-        return;
-    for (i = 0; i < count; i++)
-        if (ask[i].what != RATELIMIT_PRIV_HERE)
-            sent[n++] = ratelimit_priv_tier_sent(&req[i], &ask[i]);
-    tier->store.decide(&tier->store, sent, got, n, RATELIMIT_EACH);
-    for (i = 0, n = 0; i < count; i++)
-        if (ask[i].what != RATELIMIT_PRIV_HERE)
-            res[i] = got[n++];
-    ratelimit_priv_tier_end(tier, req, res, count, RATELIMIT_EACH, now, ask);
-}
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_all(ratelimit_tier *tier,
-                                                            const ratelimit_request *req,
-                                                            ratelimit_result *res, size_t count,
-                                                            uint64_t now)
-{
-    ratelimit_priv_ask ask[RATELIMIT_MAX_ALL];
-    (void)ratelimit_priv_tier_begin(tier, req, res, count, RATELIMIT_ALL, now, ask);
-    tier->store.decide(&tier->store, req, res, count, RATELIMIT_ALL);
-    ratelimit_priv_tier_end(tier, req, res, count, RATELIMIT_ALL, now, ask);
-}
-
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_tier_ask(ratelimit_tier *tier,
-                                                            const ratelimit_request *req,
-                                                            ratelimit_result *res, uint64_t now,
-                                                            const ratelimit_priv_ask *ask)
-{
-    ratelimit_request sent = ratelimit_priv_tier_sent(req, ask);
-    ratelimit_priv_add64(&tier->counts.calls, 1);
-    tier->store.decide(&tier->store, &sent, res, 1, RATELIMIT_EACH);
-    ratelimit_priv_tier_end(tier, req, res, 1, RATELIMIT_EACH, now, ask);
-}
-
 static void ratelimit_priv_tier_decide(const ratelimit_store *store, const ratelimit_request *req,
                                        ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
     ratelimit_tier *tier = (ratelimit_tier *)store->self;
-    ratelimit_priv_ask ask;
+    ratelimit_priv_ask ask[RATELIMIT_MAX_ALL];
+    ratelimit_request sent[RATELIMIT_MAX_ALL];
+    ratelimit_result got[RATELIMIT_MAX_ALL];
+    size_t part, i, n;
     uint64_t now;
-    size_t n;
     if (!tier || !tier->table || !tier->store.decide || !req ||
         (mode == RATELIMIT_ALL ? count > RATELIMIT_MAX_ALL : mode != RATELIMIT_EACH)) {
         ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
-    } else if (!ratelimit_priv_tier_clock(tier)) {
+        return;
+    }
+    if (!ratelimit_priv_tier_clock(tier)) {
         ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
-    } else if (mode == RATELIMIT_ALL && count > 1) {
-        ratelimit_priv_tier_all(tier, req, res, count, ratelimit_priv_tier_now(tier));
-    } else if (count == 1) {
-        if (ratelimit_priv_tier_prepare(tier, req, &ask, res))
-            return;
-        now = ratelimit_priv_tier_now(tier);
-        if (!ratelimit_priv_tier_one(tier, req, now, &ask, res))
-            ratelimit_priv_tier_ask(tier, req, res, now, &ask);
-    } else {
-        for (; count; count -= n, req += n, res += n) {
-            n = count < RATELIMIT_PRIV_TIER_BATCH ? count : (size_t)RATELIMIT_PRIV_TIER_BATCH;
-            ratelimit_priv_tier_batch(tier, req, res, n, ratelimit_priv_tier_now(tier));
-        }
+        return;
+    }
+    if (count < 2)
+        mode = RATELIMIT_EACH;
+    for (; count; count -= part, req += part, res += part) {
+        part = count < RATELIMIT_MAX_ALL ? count : (size_t)RATELIMIT_MAX_ALL;
+        if (!ratelimit_priv_tier_begin(tier, req, res, part, mode, &now, ask))
+            continue;
+        for (i = 0, n = 0; i < part; i++)
+            if (ask[i].what != RATELIMIT_PRIV_HERE)
+                sent[n++] = ratelimit_priv_tier_sent(&req[i], &ask[i]);
+        tier->store.decide(&tier->store, sent, got, n, mode);
+        for (i = 0, n = 0; i < part; i++)
+            if (ask[i].what != RATELIMIT_PRIV_HERE)
+                res[i] = got[n++];
+        ratelimit_priv_tier_end(tier, req, res, part, mode, now, ask);
     }
 }
 
@@ -5496,15 +5432,10 @@ static void ratelimit_priv_tier_close(const ratelimit_store *store)
 
 RATELIMIT_API ratelimit_store ratelimit_tier_store(ratelimit_tier *tier)
 {
-    ratelimit_store store;
-    memset(&store, 0, sizeof store);
-    store.self = tier;
-    store.decide = ratelimit_priv_tier_decide;
-    if (tier) {
-        store.close = ratelimit_priv_tier_close;
-        store.clock = ratelimit_priv_tier_clock(tier);
-        store.clock_self = tier->clock_self;
-    }
+    ratelimit_store store = ratelimit_priv_store(tier, ratelimit_priv_tier_decide,
+                                                 tier ? ratelimit_priv_tier_clock(tier) : NULL,
+                                                 tier ? tier->clock_self : NULL);
+    store.close = tier ? ratelimit_priv_tier_close : NULL;
     return store;
 }
 
@@ -5524,7 +5455,21 @@ RATELIMIT_API void ratelimit_tier_stats(const ratelimit_tier *tier, ratelimit_ti
         ratelimit_priv_copy_counts(out, tier ? &tier->counts : NULL, sizeof *out);
 }
 
-/* ---- >>implementation: limiter --------------------------------------------------------------- */
+/* ---- >>implementation: limiter ------------------------------------------------------------------
+
+   A decision takes three steps: the store decides; the failure policy decides what the store could
+   not (ratelimit_priv_decisions); then shadow mode, the counters and the hook see what came out
+   (ratelimit_priv_finish). ratelimit_wait does the last step once, however many times it asks.
+
+   A wait asks once with RESERVE: the store takes the tokens now and says how long they will take to
+   come back. So nobody who asks later can be served earlier, and one sleep is enough. A store that
+   cannot reserve says UNSUPPORTED; then the wait polls, and who is served first is chance.
+
+   What a cancelled wait gives back is measured from before the store was asked. An example: at
+   10.00 s a wait asks for 1 token of 1/s, and is told to sleep 3 s; the answer came at 10.10 s. It
+   is cancelled at 11.00 s. By its own clock 1 s has passed since it asked, so it cancels a
+   reservation that has 2 s to go. The store reserved between 10.00 and 10.10, so at least 2 s are
+   left there. Were it more than are left, another's reservation could be mistaken for this one. */
 
 static bool ratelimit_priv_has_policy(const ratelimit_limiter *l)
 {
@@ -5587,7 +5532,8 @@ static void ratelimit_priv_policy(ratelimit_limiter *l, const ratelimit_request 
     }
 }
 
-/* The decisions themselves, the policy's included; false if there is no way to make any. */
+/* The decisions themselves, the policy's included; false if there is no way to make any. Nothing is
+ * counted here, but for failures. */
 static bool ratelimit_priv_decisions(ratelimit_limiter *l, const ratelimit_request *req,
                                      ratelimit_result *res, size_t count, ratelimit_mode mode)
 {
@@ -5609,13 +5555,13 @@ static bool ratelimit_priv_is_bad(ratelimit_status status)
            status == RATELIMIT_SYNTAX;
 }
 
-/* Does shadow mode let this refusal through? Mistakes and cancelled waits stay what they are. */
+/* Does shadow mode let this refusal through? Mistakes and cancelled waits stay what they are. So
+ * does an operation that gives (all behind RESERVE): there is nobody to let through. */
 static bool ratelimit_priv_shadows(const ratelimit_request *q, const ratelimit_result *r)
 {
-    bool asks = q->op == RATELIMIT_TAKE || q->op == RATELIMIT_TAKE_UP_TO ||
-                q->op == RATELIMIT_PEEK || q->op == RATELIMIT_RESERVE;
     bool unable = r->status == RATELIMIT_UNSUPPORTED && r->source == RATELIMIT_FROM_STORE;
-    return asks && !unable && !ratelimit_priv_is_bad(r->status) && r->status != RATELIMIT_CANCELED;
+    return q->op <= RATELIMIT_RESERVE && !unable && !ratelimit_priv_is_bad(r->status) &&
+           r->status != RATELIMIT_CANCELED;
 }
 
 /* What becomes of a decision: shadow mode, counters, hook. */
@@ -5718,15 +5664,12 @@ typedef struct ratelimit_priv_waiting {
     ratelimit_limiter *l;
     ratelimit_clock clock;
     void *clock_self;
-    uint64_t start, slept, elapsed;
+    uint64_t start, elapsed;
 } ratelimit_priv_waiting;
 
 static uint64_t ratelimit_priv_elapsed(ratelimit_priv_waiting *w)
 {
-    uint64_t now;
-    if (!w->clock)
-        return w->slept;
-    now = w->clock(w->clock_self);
+    uint64_t now = w->clock(w->clock_self);
     if (now - w->start < w->elapsed || now - w->start > RATELIMIT_PRIV_MAX)
         w->start = now - w->elapsed; /* the clock was set back: go on from there */
     w->elapsed = now - w->start;
@@ -5738,42 +5681,34 @@ static bool ratelimit_priv_canceled(const ratelimit_limiter *l)
     return ratelimit_priv_load32(&l->canceled) != 0;
 }
 
-/* One sleep, false if cancelled. The platform's sleep is sliced so that a cancel is seen. */
-static bool ratelimit_priv_sleep_once(ratelimit_priv_waiting *w, uint64_t ns)
-{
-    w->slept += ns;
-    if (w->l->sleep)
-        return w->l->sleep(w->l->sleep_self, ns);
-#  if !defined(RATELIMIT_NO_CLOCK)
-    while (ns && !ratelimit_priv_canceled(w->l)) {
-        uint64_t slice = 50 * RATELIMIT_MILLISECOND < ns ? 50 * RATELIMIT_MILLISECOND : ns;
-        ratelimit_priv_sleep(slice);
-        ns -= slice;
-    }
-#  endif
-    return true;
-}
-
-/* Sleeps until ns after the start, false if cancelled. A sleep that ended early is followed by one
- * that is a little longer than what is left. If the clock stands still the wait is given up. */
+/* Sleeps until ns after the start, false if cancelled. The platform's sleep is cut into slices, so
+ * that a cancel is seen. A sleep that ended early is followed by one that is a little longer than
+ * what is left. If the clock does not move, the wait is given up. */
 static bool ratelimit_priv_sleep_until(ratelimit_priv_waiting *w, uint64_t ns)
 {
-    uint64_t elapsed = ratelimit_priv_elapsed(w), more = 0, still = 0;
-    while (elapsed < ns && !ratelimit_priv_canceled(w->l)) {
-        uint64_t before = elapsed;
-        if (!ratelimit_priv_sleep_once(w, ns - elapsed + more))
+    ratelimit_limiter *l = w->l;
+    uint64_t elapsed = ratelimit_priv_elapsed(w), before, more = 0;
+    unsigned still = 0;
+    while (elapsed < ns && !ratelimit_priv_canceled(l) && still < 1000) {
+        uint64_t pause = ns - elapsed + more;
+        if (l->sleep && !l->sleep(l->sleep_self, pause))
             return false;
+#  if !defined(RATELIMIT_NO_CLOCK)
+        if (!l->sleep)
+            ratelimit_priv_sleep(pause < 50 * RATELIMIT_MILLISECOND ? pause
+                                                                    : 50 * RATELIMIT_MILLISECOND);
+#  endif
+        before = elapsed;
         elapsed = ratelimit_priv_elapsed(w);
         more = 50 * RATELIMIT_MICROSECOND;
         still = elapsed > before ? 0 : still + 1;
-        if (still == 1000)
-            return false;
     }
     return elapsed >= ns;
 }
 
 /* A number below `below`, another one at each call and in each thread: a counter that is swapped,
- * and mixed. The time tells processes apart. */
+ * and mixed. The time tells processes apart. Without it all who were refused at one moment would
+ * ask again at one moment, and all but one of them be refused again. */
 static uint64_t ratelimit_priv_jitter(const ratelimit_priv_waiting *w, uint64_t below)
 {
     uint32_t *counter = &w->l->jitter, x;
@@ -5793,11 +5728,12 @@ static void ratelimit_priv_refuse(ratelimit_result *out, ratelimit_status status
     out->status = status;
 }
 
-/* For a store that can't reserve: asks, sleeps for retry_after with jitter, asks again. */
+/* For a store that can't reserve: asks, sleeps for retry_after with jitter, asks again. It asks at
+ * least once a second, as others may give tokens back. */
 static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_request *req,
                                 uint64_t max_wait_ns, ratelimit_result *out)
 {
-    uint64_t most = w->l->poll_max_ns ? w->l->poll_max_ns : RATELIMIT_SECOND;
+    const uint64_t most = RATELIMIT_SECOND;
     ratelimit_request take = *req;
     take.op = RATELIMIT_TAKE;
     for (;;) {
@@ -5809,14 +5745,13 @@ static void ratelimit_priv_poll(ratelimit_priv_waiting *w, const ratelimit_reque
         if (out->allowed || out->status != RATELIMIT_DENIED || w->l->shadow)
             return;
         pause = out->retry_after_ns ? out->retry_after_ns : 1;
-        if (max_wait_ns != RATELIMIT_FOREVER &&
-            (elapsed > max_wait_ns || pause > max_wait_ns - elapsed)) {
+        if (elapsed > max_wait_ns || pause > max_wait_ns - elapsed) {
             ratelimit_priv_refuse(out, RATELIMIT_TIMEOUT);
             return;
         }
         spread = ratelimit_priv_jitter(w, (pause < most ? pause : most) / 8 + 1);
         pause = pause < most - spread ? pause + spread : most - spread;
-        if (max_wait_ns != RATELIMIT_FOREVER && pause > max_wait_ns - elapsed)
+        if (pause > max_wait_ns - elapsed)
             pause = max_wait_ns - elapsed;
         if (!ratelimit_priv_sleep_until(w, elapsed + pause)) {
             ratelimit_priv_refuse(out, RATELIMIT_CANCELED);
@@ -5868,7 +5803,8 @@ RATELIMIT_API bool ratelimit_wait(ratelimit_limiter *l, const ratelimit_request 
     w.l = l;
     w.clock = l->clock ? l->clock : l->store.clock ? l->store.clock : RATELIMIT_PRIV_PLATFORM_CLOCK;
     w.clock_self = l->clock ? l->clock_self : l->store.clock_self;
-    w.start = w.clock ? w.clock(w.clock_self) : 0;
+    able = able && w.clock;
+    w.start = able ? w.clock(w.clock_self) : 0;
     q = *req;
     q.op = l->shadow ? RATELIMIT_TAKE : RATELIMIT_RESERVE; /* in shadow mode nobody waits */
     q.max_wait_ns = max_wait_ns;
@@ -5910,8 +5846,9 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
 
 /* ---- >>implementation: rules --------------------------------------------------------------------
 
-   In memory lie a head, a tally for each rule, and two sides. A side has the entries in the order
-   of the text, and chains of entries whose names have the same hash.
+   In memory lie a head, two tallies for each rule, and two sides. A side has the entries in the
+   order of the text, and chains of entries whose names have the same hash. Readers use the side
+   that is up, a loader writes the other one, and then they change places:
 
        version   its lowest bit says which side is up; each load adds one
        reader    notes the version, searches the side that is up, copies the entry, and looks at the
@@ -5919,6 +5856,11 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
                  begun to write that side: the copy is whole. Else the reader starts again. It
                  writes nothing and waits for nobody.
        loader    writes the side that is down, then adds one to the version.
+
+   An example. The version is 6: side 0 is up. A reader notes 6 and begins to copy an entry of side
+   0. A load writes side 1 and makes the version 7; the reader's side is still untouched. The next
+   load writes side 0: now the reader may copy half of an entry of each text. But then it finds the
+   version 7, not 6, and starts again in side 1. (Only 2^32 loads during one copy would deceive it.)
 
    All words of a side are stored with release and loaded with acquire. So a reader that sees a word
    of a load also sees the version which that load began with. Until it looks at the version, a
@@ -5930,39 +5872,32 @@ RATELIMIT_API void ratelimit_close(ratelimit_limiter *l)
    up by then. Until the next load that text has one entry of the slow load, or a mix of two, in
    place of its own, and rules that share its chain may not be found.
 
-   A tally is found by its number. Its generation says whether it still belongs to the rule. */
+   A tally holds the counters of a rule. The rule keeps it from load to load; it is free again when
+   no side has the rule any more, that is two loads after the text lost it. A decision that takes
+   longer than that may count for the rule that has the tally then. */
 
 typedef struct ratelimit_priv_rule {
-    ratelimit_rule rule;        /* the name is filled up with NULs, the counters are 0 */
-    uint32_t tally, generation; /* generation 0: no rule */
-    uint32_t next, unused;      /* the next of its chain */
+    ratelimit_rule rule; /* the name is filled up with NULs, "": no rule; the counters are 0 */
+    uint32_t tally;      /* its number */
+    uint32_t next;       /* of its chain */
 } ratelimit_priv_rule;
 
-typedef struct ratelimit_priv_name {
-    char text[RATELIMIT_RULE_NAME_BYTES]; /* filled up with NULs */
-    uint32_t hash;
-    size_t len; /* 0: no rule can have this name */
-} ratelimit_priv_name;
-
 typedef struct ratelimit_priv_tally {
-    uint64_t count[4];         /* allowed, refused, shadow_refused, failed */
-    uint32_t generation, used; /* used: bit 0 and 1, by a rule of that side */
+    uint64_t count[4];     /* allowed, refused, shadow_refused, failed */
+    uint32_t used, unused; /* used: bit 0 and 1, by a rule of that side */
 } ratelimit_priv_tally;
 
 struct ratelimit_rules {
     uint32_t version;
-    uint32_t writer;     /* the loaders' lock, odd while held */
-    uint32_t most;       /* rules */
-    uint32_t generation; /* the last one given to a rule */
-    uint32_t count[2];   /* rules of each side */
-    uint32_t unused[2];
+    uint32_t writer;   /* the loaders' lock, odd while held */
+    uint32_t most;     /* rules */
+    uint32_t count[2]; /* rules of each side */
+    uint32_t unused[3];
 };
 
 enum {
     RATELIMIT_PRIV_ENTRY_WORDS = RATELIMIT_PRIV_ENTRY_BYTES / 4,
-    RATELIMIT_PRIV_NEXT_WORD = offsetof(ratelimit_priv_rule, next) / 4,
-    RATELIMIT_PRIV_SCOPE_WORD =
-        (offsetof(ratelimit_rule, limit) + offsetof(ratelimit_limit, scope)) / 4
+    RATELIMIT_PRIV_NEXT_WORD = offsetof(ratelimit_priv_rule, next) / 4
 };
 #  define RATELIMIT_PRIV_NO_RULE UINT32_MAX
 
@@ -5974,13 +5909,14 @@ typedef char
                                    ? 1
                                    : -1];
 
-/* Without compare-and-swap the caller's lock keeps loaders from readers. */
+/* The caller's lock, where there is no compare-and-swap to do without it: it keeps loaders from
+ * readers. */
 #  if RATELIMIT_PRIV_CAN
-#    define RATELIMIT_PRIV_ENTER_RULES() ((void)0)
-#    define RATELIMIT_PRIV_LEAVE_RULES() ((void)0)
+#    define RATELIMIT_PRIV_ENTER_PLAIN() ((void)0)
+#    define RATELIMIT_PRIV_LEAVE_PLAIN() ((void)0)
 #  else
-#    define RATELIMIT_PRIV_ENTER_RULES() RATELIMIT_PRIV_ENTER()
-#    define RATELIMIT_PRIV_LEAVE_RULES() RATELIMIT_PRIV_LEAVE()
+#    define RATELIMIT_PRIV_ENTER_PLAIN() RATELIMIT_PRIV_ENTER()
+#    define RATELIMIT_PRIV_LEAVE_PLAIN() RATELIMIT_PRIV_LEAVE()
 #  endif
 
 static ratelimit_priv_tally *ratelimit_priv_tallies(ratelimit_rules *r)
@@ -6023,17 +5959,24 @@ static void ratelimit_priv_set_rule(ratelimit_rules *r, uint32_t side, uint32_t 
     }
 }
 
-/* The number of the entry with that name. */
-static uint32_t ratelimit_priv_seek_rule(ratelimit_rules *r, uint32_t side,
-                                         const ratelimit_priv_name *name)
+/* The number of the entry with that name. A name that is empty, too long or has a NUL has none. */
+static uint32_t ratelimit_priv_seek_rule(ratelimit_rules *r, uint32_t side, const char *text,
+                                         size_t len)
 {
-    uint32_t at = ratelimit_priv_load32(ratelimit_priv_rule_chain(r, side, name->hash)), steps, i;
+    char name[RATELIMIT_RULE_NAME_BYTES] = {0};
+    uint32_t at, steps, i;
+    if (len - 1 >= sizeof name - 1)
+        return RATELIMIT_PRIV_NO_RULE;
+    memcpy(name, text, len);
+    if (ratelimit_priv_len(name) != len)
+        return RATELIMIT_PRIV_NO_RULE;
+    at = ratelimit_priv_load32(ratelimit_priv_rule_chain(r, side, ratelimit_scope(name, len)));
     for (steps = 0; at < r->most && steps < r->most; steps++) {
         const uint32_t *entry = ratelimit_priv_rule_entry(r, side, at);
         bool same = true;
-        for (i = 0; same && i < RATELIMIT_RULE_NAME_BYTES / 4; i++) {
+        for (i = 0; same && i < sizeof name / 4; i++) {
             uint32_t word = ratelimit_priv_load32(entry + i);
-            same = memcmp(name->text + 4 * i, &word, 4) == 0;
+            same = memcmp(name + 4 * i, &word, 4) == 0;
         }
         if (same)
             return at;
@@ -6042,27 +5985,9 @@ static uint32_t ratelimit_priv_seek_rule(ratelimit_rules *r, uint32_t side,
     return RATELIMIT_PRIV_NO_RULE;
 }
 
-/* Makes the name a, or a|b if b is not NULL. */
-static void ratelimit_priv_set_name(ratelimit_priv_name *name, const char *a, size_t a_len,
-                                    const char *b, size_t b_len)
-{
-    const size_t most = RATELIMIT_RULE_NAME_BYTES - 1;
-    size_t len = b ? a_len + 1 + b_len : a_len, i;
-    memset(name, 0, sizeof *name);
-    if (a_len > most || b_len > most || len > most)
-        return;
-    memcpy(name->text, a, a_len);
-    if (b) {
-        name->text[a_len] = '|';
-        memcpy(name->text + a_len + 1, b, b_len);
-    }
-    for (i = 0; i < len && name->text[i];)
-        i++;
-    name->len = i == len ? len : 0;
-    name->hash = ratelimit_scope(name->text, len);
-}
-
-/* The length of what precedes the first "|", as far as that can be a name; else len. */
+/* The length of what precedes the first "|", as far as that can be a name; else len. "login|alice"
+ * has the head "login", which names the bucket's scope: so a key that gets a limit of its own keeps
+ * its bucket. */
 static size_t ratelimit_priv_name_head(const char *name, size_t len)
 {
     size_t i;
@@ -6077,20 +6002,19 @@ static uint32_t ratelimit_priv_seek_any(ratelimit_rules *r, uint32_t side, const
                                         size_t len, const char *key_or_null, size_t key_len)
 {
     uint32_t at = RATELIMIT_PRIV_NO_RULE;
-    ratelimit_priv_name name;
-    unsigned i;
-    for (i = key_or_null ? 0 : 1; i < 4 && at == RATELIMIT_PRIV_NO_RULE; i++) {
-        if (i == 0)
-            ratelimit_priv_set_name(&name, text, len, key_or_null, key_len);
-        else if (i == 1)
-            ratelimit_priv_set_name(&name, text, len, NULL, 0);
-        else if (i == 2)
-            ratelimit_priv_set_name(&name, text, ratelimit_priv_name_head(text, len), NULL, 0);
-        else
-            ratelimit_priv_set_name(&name, "default", 7, NULL, 0);
-        if (name.len)
-            at = ratelimit_priv_seek_rule(r, side, &name);
+    char own[2 * RATELIMIT_RULE_NAME_BYTES];
+    if (key_or_null && len < RATELIMIT_RULE_NAME_BYTES && key_len < RATELIMIT_RULE_NAME_BYTES) {
+        memcpy(own, text, len);
+        own[len] = '|';
+        memcpy(own + len + 1, key_or_null, key_len);
+        at = ratelimit_priv_seek_rule(r, side, own, len + 1 + key_len);
     }
+    if (at == RATELIMIT_PRIV_NO_RULE)
+        at = ratelimit_priv_seek_rule(r, side, text, len);
+    if (at == RATELIMIT_PRIV_NO_RULE)
+        at = ratelimit_priv_seek_rule(r, side, text, ratelimit_priv_name_head(text, len));
+    if (at == RATELIMIT_PRIV_NO_RULE)
+        at = ratelimit_priv_seek_rule(r, side, "default", 7);
     return at;
 }
 
@@ -6101,7 +6025,7 @@ static bool ratelimit_priv_find_rule(ratelimit_rules *r, const char *text, size_
 {
     uint32_t version, at;
     do {
-        RATELIMIT_PRIV_ENTER_RULES();
+        RATELIMIT_PRIV_ENTER_PLAIN();
         version = ratelimit_priv_load32(&r->version);
         if (text)
             at = ratelimit_priv_seek_any(r, version & 1, text, len, key_or_null, key_len);
@@ -6110,7 +6034,7 @@ static bool ratelimit_priv_find_rule(ratelimit_rules *r, const char *text, size_
                                                                         : RATELIMIT_PRIV_NO_RULE;
         if (at != RATELIMIT_PRIV_NO_RULE)
             ratelimit_priv_get_rule(r, version & 1, at, rule);
-        RATELIMIT_PRIV_LEAVE_RULES();
+        RATELIMIT_PRIV_LEAVE_PLAIN();
     } while (ratelimit_priv_load32(&r->version) != version);
     return at != RATELIMIT_PRIV_NO_RULE;
 }
@@ -6139,6 +6063,7 @@ RATELIMIT_API ratelimit_status ratelimit_rules_init(ratelimit_rules **out, void 
 typedef struct ratelimit_priv_loading {
     ratelimit_rules *rules;
     uint32_t side, version, word; /* word: what the lock holds */
+    uint32_t tally;               /* none before this one is free */
     const char *line;             /* its first byte */
     ratelimit_fault fault;
 } ratelimit_priv_loading;
@@ -6156,7 +6081,8 @@ static ratelimit_status ratelimit_priv_rule_wrong(ratelimit_priv_loading *g, con
 #    define RATELIMIT_PRIV_WRONG(g, at, status, what) ratelimit_priv_rule_wrong(g, at, status, what)
 #  endif
 
-/* Changes the lock's word to another odd one; false if the lock is no longer ours. */
+/* Changes the lock's word to another odd one, which tells waiters that this load is alive. False if
+ * the lock is no longer ours: a waiter has made the word even, or another load has taken it. */
 static bool ratelimit_priv_still_loading(ratelimit_priv_loading *g)
 {
     g->word += 2;
@@ -6170,48 +6096,31 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
 {
     ratelimit_rules *r = g->rules;
     size_t len = ratelimit_priv_len(x->rule.name);
-    size_t head = ratelimit_priv_name_head(x->rule.name, len);
-    uint32_t count = ratelimit_priv_load32(&r->count[g->side]), generation, *chain, i;
-    ratelimit_priv_tally *tally;
-    ratelimit_priv_rule other;
-    ratelimit_priv_name name;
-    ratelimit_priv_set_name(&name, x->rule.name, len, NULL, 0);
+    uint32_t count = ratelimit_priv_load32(&r->count[g->side]), *chain, i;
+    ratelimit_priv_tally *tallies = ratelimit_priv_tallies(r);
+    ratelimit_priv_rule before;
     if (!ratelimit_priv_still_loading(g))
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_BUSY, "too slow: another load took over");
-    if (ratelimit_priv_seek_rule(r, g->side, &name) != RATELIMIT_PRIV_NO_RULE)
+    if (ratelimit_priv_seek_rule(r, g->side, x->rule.name, len) != RATELIMIT_PRIV_NO_RULE)
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_SYNTAX, "a name that was there before");
     if (count == r->most)
         return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_NO_MEMORY, "no room for more rules");
-    x->rule.limit.scope = ratelimit_scope(x->rule.name, head);
-    for (i = 0; i < count; i++) { /* two names have one scope in 1 of 2^32 cases */
-        if (ratelimit_priv_load32(ratelimit_priv_rule_entry(r, g->side, i) +
-                                  RATELIMIT_PRIV_SCOPE_WORD) != x->rule.limit.scope)
-            continue;
-        ratelimit_priv_get_rule(r, g->side, i, &other);
-        if (memcmp(other.rule.name, x->rule.name, head) != 0 ||
-            (other.rule.name[head] && other.rule.name[head] != '|'))
-            return RATELIMIT_PRIV_WRONG(g, at, RATELIMIT_SYNTAX, "a name with another's scope");
-        break;
-    }
-    i = ratelimit_priv_seek_rule(r, g->side ^ 1, &name);
+    x->rule.limit.scope =
+        ratelimit_scope(x->rule.name, ratelimit_priv_name_head(x->rule.name, len));
+    i = ratelimit_priv_seek_rule(r, g->side ^ 1, x->rule.name, len);
     if (i != RATELIMIT_PRIV_NO_RULE) {
-        ratelimit_priv_get_rule(r, g->side ^ 1, i, &other);
-        x->tally = other.tally;
-        x->generation = other.generation;
-        tally = ratelimit_priv_tallies(r) + x->tally;
+        ratelimit_priv_get_rule(r, g->side ^ 1, i, &before);
+        x->tally = before.tally;
     } else {
-        while (ratelimit_priv_load32(&ratelimit_priv_tallies(r)[x->tally].used))
-            x->tally++;
-        generation = ratelimit_priv_load32(&r->generation);
-        x->generation = generation + (generation == UINT32_MAX ? 2 : 1); /* never 0 */
-        ratelimit_priv_store32(&r->generation, x->generation);
-        tally = ratelimit_priv_tallies(r) + x->tally;
-        ratelimit_priv_store32(&tally->generation, x->generation);
+        while (ratelimit_priv_load32(&tallies[g->tally].used))
+            g->tally++;
+        x->tally = g->tally;
         for (i = 0; i < 4; i++)
-            ratelimit_priv_store64(&tally->count[i], 0);
+            ratelimit_priv_store64(&tallies[x->tally].count[i], 0);
     }
-    ratelimit_priv_store32(&tally->used, ratelimit_priv_load32(&tally->used) | 1u << g->side);
-    chain = ratelimit_priv_rule_chain(r, g->side, name.hash);
+    ratelimit_priv_store32(&tallies[x->tally].used,
+                           ratelimit_priv_load32(&tallies[x->tally].used) | 1u << g->side);
+    chain = ratelimit_priv_rule_chain(r, g->side, ratelimit_scope(x->rule.name, len));
     x->next = ratelimit_priv_load32(chain);
     ratelimit_priv_set_rule(r, g->side, count, x);
     ratelimit_priv_store32(chain, count);
@@ -6219,34 +6128,14 @@ static ratelimit_status ratelimit_priv_add_rule(ratelimit_priv_loading *g, const
     return RATELIMIT_OK;
 }
 
-/* Takes the words behind the limit off its end. What is no such word is left to the limit's
-   reader. */
-static const char *ratelimit_priv_read_words(const char *at, const char *end, ratelimit_rule *rule)
-{
-    static const char *const words[3] = {"shadow", "closed", "open"};
-    for (;;) {
-        const char *word = end;
-        size_t i;
-        while (word != at && !ratelimit_priv_is_blank(word[-1]))
-            word--;
-        for (i = 0; i < 3; i++)
-            if (ratelimit_priv_len(words[i]) == (size_t)(end - word) &&
-                memcmp(word, words[i], (size_t)(end - word)) == 0)
-                break;
-        if (i == 3 || (i == 0 ? rule->shadow : rule->closed || rule->open))
-            return end;
-        *(i == 0 ? &rule->shadow : i == 1 ? &rule->closed : &rule->open) = true;
-        for (end = word; end != at && ratelimit_priv_is_blank(end[-1]);)
-            end--;
-    }
-}
-
+/* Reads a line. The name goes up to the first blank, the rest up to a comment. */
 static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, const char *end)
 {
     ratelimit_priv_text t;
     ratelimit_priv_rule x;
     ratelimit_status status;
-    const char *name;
+    const char *name, *wrong;
+    bool word;
     t.at = g->line;
     t.end = end;
     (void)ratelimit_priv_blanks(&t);
@@ -6263,18 +6152,27 @@ static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, cons
     memset(&x, 0, sizeof x);
     memcpy(x.rule.name, name, (size_t)(t.at - name));
     for (t.end = t.at; t.end != end && !(*t.end == '#' && ratelimit_priv_is_blank(t.end[-1]));)
-        t.end++; /* up to the comment and the blanks before it */
+        t.end++;
     while (t.end != t.at && ratelimit_priv_is_blank(t.end[-1]))
         t.end--;
-    (void)ratelimit_priv_blanks(&t);
-    t.end = ratelimit_priv_read_words(t.at, t.end, &x.rule);
-    if (t.at == t.end)
+    if (!ratelimit_priv_blanks(&t))
         return RATELIMIT_PRIV_WRONG(g, t.at, RATELIMIT_SYNTAX, "a name without a limit");
-    status = ratelimit_priv_read_limit(&t, &x.rule.limit);
-    if (status == RATELIMIT_SYNTAX)
-        return RATELIMIT_PRIV_WRONG(g, t.at, status, "not a limit");
+    status = ratelimit_priv_read_limit(&t, &x.rule.limit, &wrong);
+    do { /* the words behind it */
+        word = true;
+        if (!x.rule.shadow && ratelimit_priv_option(&t, "shadow"))
+            x.rule.shadow = true;
+        else if (!x.rule.closed && !x.rule.open && ratelimit_priv_option(&t, "closed"))
+            x.rule.closed = true;
+        else if (!x.rule.closed && !x.rule.open && ratelimit_priv_option(&t, "open"))
+            x.rule.open = true;
+        else
+            word = false;
+    } while (word);
+    if (status == RATELIMIT_SYNTAX || !ratelimit_priv_at_end(&t))
+        return RATELIMIT_PRIV_WRONG(g, t.at, RATELIMIT_SYNTAX, "not a limit");
     if (status != RATELIMIT_OK)
-        return RATELIMIT_PRIV_WRONG(g, t.at, status, "a number that does not fit");
+        return RATELIMIT_PRIV_WRONG(g, wrong, status, "a number that does not fit");
     return ratelimit_priv_add_rule(g, name, &x);
 }
 
@@ -6337,11 +6235,11 @@ RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, cons
         status = ratelimit_priv_load_text(&g, text, text_len);
         if (status == RATELIMIT_OK) {
             g.fault.line = 0;
-            RATELIMIT_PRIV_ENTER_RULES();
+            RATELIMIT_PRIV_ENTER_PLAIN();
             if (!ratelimit_priv_still_loading(&g) ||
                 !ratelimit_priv_swap32(&rules->version, g.version, g.version + 1))
                 status = RATELIMIT_BUSY;
-            RATELIMIT_PRIV_LEAVE_RULES();
+            RATELIMIT_PRIV_LEAVE_PLAIN();
         }
         (void)ratelimit_priv_swap32(&rules->writer, g.word, g.word + 1);
     }
@@ -6350,17 +6248,16 @@ RATELIMIT_API ratelimit_status ratelimit_rules_load(ratelimit_rules *rules, cons
     return status;
 }
 
+/* The rule with its counters. */
 static void ratelimit_priv_show_rule(ratelimit_rules *r, const ratelimit_priv_rule *x,
                                      ratelimit_rule *out)
 {
-    const ratelimit_priv_tally *t = &ratelimit_priv_tallies(r)[x->tally];
+    const uint64_t *count = ratelimit_priv_tallies(r)[x->tally].count;
     *out = x->rule;
-    if (ratelimit_priv_load32(&t->generation) != x->generation)
-        return;
-    out->allowed = ratelimit_priv_load64(&t->count[0]);
-    out->refused = ratelimit_priv_load64(&t->count[1]);
-    out->shadow_refused = ratelimit_priv_load64(&t->count[2]);
-    out->failed = ratelimit_priv_load64(&t->count[3]);
+    out->allowed = ratelimit_priv_load64(&count[0]);
+    out->refused = ratelimit_priv_load64(&count[1]);
+    out->shadow_refused = ratelimit_priv_load64(&count[2]);
+    out->failed = ratelimit_priv_load64(&count[3]);
 }
 
 RATELIMIT_API bool ratelimit_rules_find(ratelimit_rules *rules, const char *name,
@@ -6385,14 +6282,7 @@ RATELIMIT_API bool ratelimit_rules_at(ratelimit_rules *rules, size_t index, rate
 
 /* ---- events ---- */
 
-/* The requests of an event, those under a shadow rule at the end. */
-typedef struct ratelimit_priv_event {
-    ratelimit_priv_rule rule[RATELIMIT_MAX_RULE_REQUESTS];
-    ratelimit_request req[RATELIMIT_MAX_RULE_REQUESTS];
-    ratelimit_result res[RATELIMIT_MAX_RULE_REQUESTS];
-    size_t count, hard; /* hard: not under a shadow rule */
-} ratelimit_priv_event;
-
+/* The rule for a request; none: its limit is BAD_LIMIT. */
 static void ratelimit_priv_rule_for(ratelimit_rules *r, const ratelimit_rule_request *asked,
                                     ratelimit_priv_rule *rule)
 {
@@ -6401,7 +6291,7 @@ static void ratelimit_priv_rule_for(ratelimit_rules *r, const ratelimit_rule_req
     if (!r || !name ||
         !ratelimit_priv_find_rule(r, name, asked->rule ? ratelimit_priv_len(name) : key_len,
                                   asked->rule ? key : NULL, key_len, 0, rule))
-        memset(rule, 0, sizeof *rule); /* its limit is BAD_LIMIT */
+        memset(rule, 0, sizeof *rule);
 }
 
 static bool ratelimit_priv_rule_failed(const ratelimit_result *res)
@@ -6410,52 +6300,12 @@ static bool ratelimit_priv_rule_failed(const ratelimit_result *res)
            res->source == RATELIMIT_FROM_FALLBACK;
 }
 
-/* Decides the hard requests, all or none. */
-static bool ratelimit_priv_decide_event(ratelimit_limiter *l, ratelimit_priv_event *v)
+/* A rule's word comes before what decided while the store failed. */
+static void ratelimit_priv_apply_word(const ratelimit_rule *rule, ratelimit_result *res)
 {
-    bool failed = false, good = true, pass = true;
-    size_t i;
-    (void)ratelimit_priv_decisions(l, v->req, v->res, v->hard,
-                                   v->hard > 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
-    for (i = 0; i < v->hard; i++) {
-        const ratelimit_rule *rule = &v->rule[i].rule;
-        ratelimit_result *res = &v->res[i];
-        if (ratelimit_priv_rule_failed(res)) {
-            failed = true;
-            res->source = rule->closed || rule->open ? RATELIMIT_FROM_POLICY : res->source;
-            res->allowed = rule->closed ? false : res->allowed || rule->open;
-        }
-        good = good && res->allowed;
-    }
-    for (i = 0; i < v->hard; i++) {
-        ratelimit_result *res = &v->res[i];
-        if (failed && !good) { /* all or none, also where the words of two rules differ */
-            res->allowed = false;
-            res->taken = res->wait_ns = 0;
-        }
-        pass = ratelimit_priv_finish(l, &v->req[i], res, l->shadow) && pass;
-    }
-    return pass;
-}
-
-/* Decides the soft requests, each on its own; only asks if the hard ones did not pass. */
-static bool ratelimit_priv_decide_shadow(ratelimit_limiter *l, ratelimit_priv_event *v, bool pass)
-{
-    bool hard = pass;
-    size_t i;
-    for (i = v->hard; i < v->count; i++) {
-        ratelimit_result *res = &v->res[i];
-        if (!hard)
-            v->req[i].op = RATELIMIT_PEEK;
-        (void)ratelimit_priv_decisions(l, &v->req[i], res, 1, RATELIMIT_EACH);
-        if (!hard) {
-            res->allowed = false;
-            res->retry_after_ns = v->res[ratelimit_binding(v->res, v->hard)].retry_after_ns;
-            res->status = RATELIMIT_SKIPPED;
-        }
-        pass = ratelimit_priv_finish(l, &v->req[i], res, hard) && pass;
-    }
-    return pass;
+    if (rule->closed || rule->open)
+        res->source = RATELIMIT_FROM_POLICY;
+    res->allowed = rule->closed ? false : res->allowed || rule->open;
 }
 
 /* A refusal counts for the rule that refused, not for others of its event. */
@@ -6463,77 +6313,97 @@ static void ratelimit_priv_count_rule(ratelimit_rules *r, const ratelimit_priv_r
                                       const ratelimit_result *res)
 {
     bool failed = ratelimit_priv_rule_failed(res);
-    ratelimit_priv_tally *t;
-    if (!rule->generation)
+    uint64_t *count;
+    if (!rule->rule.name[0])
         return;
-    t = &ratelimit_priv_tallies(r)[rule->tally];
-    if (ratelimit_priv_load32(&t->generation) != rule->generation)
-        return;
+    count = ratelimit_priv_tallies(r)[rule->tally].count;
     if (res->allowed || res->status != RATELIMIT_SKIPPED)
-        ratelimit_priv_add64(&t->count[res->allowed ? 0 : 1], 1);
+        ratelimit_priv_add64(&count[res->allowed ? 0 : 1], 1);
     if (res->allowed && res->status != RATELIMIT_OK && !failed)
-        ratelimit_priv_add64(&t->count[2], 1);
+        ratelimit_priv_add64(&count[2], 1);
     if (failed)
-        ratelimit_priv_add64(&t->count[3], 1);
+        ratelimit_priv_add64(&count[3], 1);
 }
 
+/* First the hard requests, all or none; then those under a shadow rule, each on its own. If the
+ * hard ones did not pass, a shadow rule is only asked (PEEK), and says SKIPPED: it must not be
+ * charged for an event that did not take place, nor seem to be the reason. */
 RATELIMIT_API bool ratelimit_take_rules(ratelimit_limiter *l, const ratelimit_rule_request *asked,
                                         ratelimit_result *res, ratelimit_rule *rules_or_null,
                                         size_t count)
 {
-    ratelimit_priv_event v;
-    size_t of[RATELIMIT_MAX_RULE_REQUESTS], i, soft = count; /* of: the caller's index */
-    bool pass;
+    ratelimit_priv_rule rule[RATELIMIT_MAX_RULE_REQUESTS];
+    ratelimit_request req[RATELIMIT_MAX_RULE_REQUESTS];
+    ratelimit_result got[RATELIMIT_MAX_RULE_REQUESTS];
+    size_t of[RATELIMIT_MAX_RULE_REQUESTS], hard = 0, i; /* of: the index of a hard one */
+    bool failed = false, good = true, pass = true, all;
+    uint64_t retry_after_ns = 0;
     if (rules_or_null)
         memset(rules_or_null, 0, count * sizeof *rules_or_null);
     if (!count)
         return true;
     if (!l || !l->store.decide || !asked || !res || count > RATELIMIT_MAX_RULE_REQUESTS) {
-        if (res)
-            ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
+        ratelimit_priv_fail(res, count, RATELIMIT_BAD_ARGUMENT);
         return false;
     }
-    v.count = count;
-    v.hard = 0;
     for (i = 0; i < count; i++) {
-        size_t to = v.hard;
-        ratelimit_priv_rule_for(l->rules, &asked[i], &v.rule[to]);
-        if (!v.rule[to].rule.shadow)
-            v.hard++;
-        else if (to != --soft)
-            v.rule[soft] = v.rule[to];
-        to = v.hard > to ? to : soft;
-        of[to] = i;
-        v.req[to] = asked[i].request;
-        v.req[to].limit = &v.rule[to].rule.limit;
+        ratelimit_priv_rule_for(l->rules, &asked[i], &rule[i]);
+        if (rule[i].rule.shadow)
+            continue;
+        req[hard] = asked[i].request;
+        req[hard].limit = &rule[i].rule.limit;
+        of[hard++] = i;
     }
-    pass = ratelimit_priv_decide_shadow(l, &v, ratelimit_priv_decide_event(l, &v));
-    for (i = 0; i < count; i++) {
-        ratelimit_priv_count_rule(l->rules, &v.rule[i], &v.res[i]);
-        res[of[i]] = v.res[i];
-        if (rules_or_null && v.rule[i].generation)
-            ratelimit_priv_show_rule(l->rules, &v.rule[i], &rules_or_null[of[i]]);
-    }
-    return pass;
-}
 
-RATELIMIT_API bool ratelimit_allow_rule_n(ratelimit_limiter *l, const char *resource,
-                                          const char *rule, uint64_t n)
-{
-    ratelimit_rule_request asked;
-    ratelimit_result res;
-    memset(&asked, 0, sizeof asked);
-    asked.rule = rule;
-    asked.request.key = resource;
-    asked.request.key_len = ratelimit_priv_len(resource);
-    asked.request.n = n;
-    return ratelimit_take_rules(l, &asked, &res, NULL, 1);
+    if (hard)
+        (void)ratelimit_priv_decisions(l, req, got, hard,
+                                       hard > 1 ? RATELIMIT_ALL : RATELIMIT_EACH);
+    for (i = 0; i < hard; i++) {
+        if (ratelimit_priv_rule_failed(&got[i])) {
+            failed = true;
+            ratelimit_priv_apply_word(&rule[of[i]].rule, &got[i]);
+        }
+        good = good && got[i].allowed;
+    }
+    for (i = 0; i < hard; i++) {
+        if (failed && !good) { /* all or none, also where the words of two rules differ */
+            got[i].allowed = false;
+            got[i].taken = got[i].wait_ns = 0;
+        }
+        pass = ratelimit_priv_finish(l, &req[i], &got[i], l->shadow) && pass;
+        res[of[i]] = got[i];
+    }
+    if (hard)
+        retry_after_ns = got[ratelimit_binding(got, hard)].retry_after_ns;
+
+    for (i = 0, all = pass; i < count; i++) {
+        ratelimit_request q = asked[i].request;
+        ratelimit_result *r = &res[i];
+        if (rule[i].rule.shadow) {
+            q.limit = &rule[i].rule.limit;
+            q.op = pass ? q.op : RATELIMIT_PEEK;
+            (void)ratelimit_priv_decisions(l, &q, r, 1, RATELIMIT_EACH);
+            if (!pass) {
+                r->allowed = false;
+                r->retry_after_ns = retry_after_ns;
+                r->status = RATELIMIT_SKIPPED;
+            }
+            all = ratelimit_priv_finish(l, &q, r, pass) && all;
+        }
+        ratelimit_priv_count_rule(l->rules, &rule[i], r);
+        if (rules_or_null && rule[i].rule.name[0])
+            ratelimit_priv_show_rule(l->rules, &rule[i], &rules_or_null[i]);
+    }
+    return all;
 }
 
 RATELIMIT_API bool ratelimit_allow_rule(ratelimit_limiter *l, const char *resource,
                                         const char *rule)
 {
-    return ratelimit_allow_rule_n(l, resource, rule, 1);
+    ratelimit_rule_request asked = {
+        rule, RATELIMIT_REQUEST(resource, ratelimit_priv_len(resource), NULL, 1)};
+    ratelimit_result res;
+    return ratelimit_take_rules(l, &asked, &res, NULL, 1);
 }
 
 /* True if a is more restrictive than b. */
@@ -6559,7 +6429,10 @@ RATELIMIT_API size_t ratelimit_binding(const ratelimit_result *res, size_t count
     return best;
 }
 
-/* ---- addresses ---- */
+/* ---- addresses ----
+
+   Strict, as one address must have one key: "010.0.0.1" is 8.0.0.1 to some readers and 10.0.0.1 to
+   others, so who could write it in two ways would have two buckets. */
 
 static bool ratelimit_priv_ipv4(const char *at, const char *end, unsigned char *out)
 {
@@ -6667,7 +6540,21 @@ RATELIMIT_API size_t ratelimit_address_key(const void *address, size_t address_b
     return 2 + address_bytes;
 }
 
-/* ---- >>implementation: text ------------------------------------------------------------------ */
+/* ---- >>implementation: text ---------------------------------------------------------------------
+
+   HTTP fields say the same thing in two languages: X-RateLimit-* in three numbers for one limit,
+   the draft's RateLimit and RateLimit-Policy as lists with an item for each rule.
+
+   An example of `w`, `q`, `r` and `t`, for 7 a second, burst 10, 4 tokens taken at once:
+
+       w   a whole burst comes back in 10/7 s: rounded up to whole seconds, 2
+       q   in 2 s come back 14
+       r   6 remain
+       t   the bucket is full in 4/7 s, and owes 4 tokens. One more token is there when it owes 3,
+           so in 1/7 s: rounded up, 1
+
+   So a client that takes q tokens in each w seconds, evenly, is never refused, and one that has
+   used up r tokens knows that t seconds later at least one more is there. */
 
 static uint64_t ratelimit_priv_seconds(uint64_t ns)
 {
@@ -6681,12 +6568,6 @@ static uint64_t ratelimit_priv_retry_seconds(const ratelimit_result *res)
         res->retry_after_ns == RATELIMIT_FOREVER)
         return 0;
     return res->retry_after_ns ? ratelimit_priv_seconds(res->retry_after_ns) : 1;
-}
-
-static void ratelimit_priv_say_field(ratelimit_priv_page *p, const char *name, uint64_t value)
-{
-    ratelimit_priv_say(p, name);
-    ratelimit_priv_say_number(p, value);
 }
 
 /* An integer of a structured field (RFC 9651) has at most 15 digits. */
@@ -6743,7 +6624,8 @@ static void ratelimit_priv_say_policy(ratelimit_priv_page *p, const ratelimit_li
 }
 
 /* r, and t: until there is one token more. What is owed is between burst - remaining - 1 and
- * burst - remaining intervals, so t is what exceeds the former. */
+ * burst - remaining intervals, so t is what exceeds the former. It is left out where it is not
+ * known: without a limit, unless the bucket is full. */
 static void ratelimit_priv_say_state(ratelimit_priv_page *p, const ratelimit_result *res,
                                      const ratelimit_limit *l)
 {
@@ -6857,37 +6739,15 @@ RATELIMIT_API int ratelimit_http_status(const ratelimit_result *res)
     if (res->allowed)
         return 200;
     if (res->source == RATELIMIT_FROM_FALLBACK && res->retry_after_ns)
-        return 429;
-    switch (res->status) {
-    case RATELIMIT_FULL:
-    case RATELIMIT_CANCELED:
-    case RATELIMIT_STORE_FAILED:
-        return 503;
-    case RATELIMIT_UNSUPPORTED: /* a store that cannot do all or none, see ratelimit_take_rules */
-        return res->source == RATELIMIT_FROM_STORE ? 500 : 503;
-    case RATELIMIT_BAD_KEY:
-    case RATELIMIT_BAD_LIMIT:
-    case RATELIMIT_BAD_COUNT:
-    case RATELIMIT_BAD_ARGUMENT:
-    case RATELIMIT_SYNTAX:
+        return 429; /* the store failed, but a local bucket has refused */
+    if (ratelimit_priv_is_bad(res->status))
         return 500;
-    case RATELIMIT_OK:
-    case RATELIMIT_DENIED:
-    case RATELIMIT_NEVER:
-    case RATELIMIT_SKIPPED:
-    case RATELIMIT_TIMEOUT:
-    case RATELIMIT_NO_MEMORY:
-    case RATELIMIT_BUSY:
-    case RATELIMIT_LOST:
-    default:
-        return 429;
-    }
-}
-
-RATELIMIT_API int ratelimit_grpc_status(const ratelimit_result *res)
-{
-    int http = ratelimit_http_status(res);
-    return http == 200 ? 0 : http == 429 ? 8 : http == 503 ? 14 : 13;
+    if (res->status == RATELIMIT_UNSUPPORTED) /* not a store that cannot do all or none? */
+        return res->source == RATELIMIT_FROM_STORE ? 500 : 503;
+    return res->status == RATELIMIT_FULL || res->status == RATELIMIT_CANCELED ||
+                   res->status == RATELIMIT_STORE_FAILED
+               ? 503
+               : 429;
 }
 
 /* ---- metrics ---- */
@@ -6919,8 +6779,7 @@ static void ratelimit_priv_say_samples(ratelimit_priv_page *p, const ratelimit_p
     size_t i;
     for (i = 0; i < count; i++) {
         const ratelimit_priv_sample *s = &samples[i];
-        uint64_t value;
-        memcpy(&value, (const unsigned char *)counters + s->offset, sizeof value);
+        const void *counter = (const unsigned char *)counters + s->offset;
         if (s->help)
             ratelimit_priv_say_family(p, s->name, s->help);
         ratelimit_priv_say(p, s->name);
@@ -6931,7 +6790,7 @@ static void ratelimit_priv_say_samples(ratelimit_priv_page *p, const ratelimit_p
             ratelimit_priv_say(p, labels);
             ratelimit_priv_say(p, "}");
         }
-        ratelimit_priv_say_field(p, " ", value);
+        ratelimit_priv_say_field(p, " ", ratelimit_priv_load64((const uint64_t *)counter));
         ratelimit_priv_say(p, "\n");
     }
 }
@@ -6950,7 +6809,8 @@ static void ratelimit_priv_say_samples(ratelimit_priv_page *p, const ratelimit_p
           offsetof(ratelimit_tier_counts, field)                                                   \
     }
 
-/* All rules of one version: if a load ends meanwhile, once more. */
+/* All rules of one version: if a load ends meanwhile, once more, from where the rules began. The
+ * format wants all samples of a family together, so the rules are walked once for each family. */
 static void ratelimit_priv_say_rules(ratelimit_priv_page *p, ratelimit_rules *r, const char *labels)
 {
     static const ratelimit_priv_sample families[] = {
@@ -7036,16 +6896,12 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
     const char *labels = labels_or_null ? labels_or_null : "";
     ratelimit_priv_page p;
     ratelimit_priv_page_begin(&p, buf, buf_bytes);
-    if (l) {
-        ratelimit_counts counts;
-        ratelimit_limiter_counts(l, &counts);
-        RATELIMIT_PRIV_SAMPLES(&p, of_limiter, &counts, labels);
-    }
+    if (l)
+        RATELIMIT_PRIV_SAMPLES(&p, of_limiter, &l->counts, labels);
     if (l && l->store.decide == ratelimit_priv_tier_decide) {
-        ratelimit_tier_counts counts;
-        ratelimit_tier_stats((const ratelimit_tier *)l->store.self, &counts);
-        RATELIMIT_PRIV_SAMPLES(&p, of_tier, &counts, labels);
-        ratelimit_priv_say_store(&p, &((const ratelimit_tier *)l->store.self)->store, labels);
+        const ratelimit_tier *tier = (const ratelimit_tier *)l->store.self;
+        RATELIMIT_PRIV_SAMPLES(&p, of_tier, &tier->counts, labels);
+        ratelimit_priv_say_store(&p, &tier->store, labels);
     }
     if (l)
         ratelimit_priv_say_store(&p, &l->store, labels);
@@ -7061,8 +6917,8 @@ RATELIMIT_API size_t ratelimit_metrics(const ratelimit_limiter *l, const ratelim
 
 /* ---- log ---- */
 
-RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit *limit,
-                                      uint64_t now_ns, uint32_t *missed)
+RATELIMIT_API bool ratelimit_priv_log_pass(ratelimit_priv_log *log, const ratelimit_limit *limit,
+                                           uint64_t now_ns, uint32_t *missed)
 {
     uint32_t before;
     bool pass;
@@ -7073,15 +6929,11 @@ RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit 
 #  else
     pass = ratelimit_bucket_take(&log->bucket, limit, 1, now_ns, NULL);
 #  endif
-#  if !RATELIMIT_PRIV_CAN
-    RATELIMIT_PRIV_ENTER();
-#  endif
+    RATELIMIT_PRIV_ENTER_PLAIN();
     do
         before = ratelimit_priv_load32(&log->missed);
     while (!ratelimit_priv_swap32(&log->missed, before, pass ? 0 : before + 1));
-#  if !RATELIMIT_PRIV_CAN
-    RATELIMIT_PRIV_LEAVE();
-#  endif
+    RATELIMIT_PRIV_LEAVE_PLAIN();
     *missed = pass ? before : 0;
     return pass;
 }
@@ -7090,7 +6942,13 @@ RATELIMIT_API bool ratelimit_log_pass(ratelimit_log *log, const ratelimit_limit 
 
    A bucket in ticks is the tick at which it is full again. What it owes is full - now, modulo 2^32:
    at most burst x interval while that tick lies ahead; a great number once it lies behind. A late
-   reading may find up to burst x interval more, so what is twice as long lies behind. */
+   reading may find up to burst x interval more, so what is twice as long lies behind.
+
+   An example: interval 100, burst 3; so room is 201. At tick 5,000 three takes make full 5,100,
+   5,200, 5,300: before each, 0, 100, 200 are owed, all below 201. A fourth finds 300, and is
+   refused. At tick 5,099 there are 201 left: still refused. At 5,100 there are 200: taken. At tick
+   9,000 full - now is 2^32 - 3,600, a great number: nothing is owed. After a whole turn of the
+   counter less 100 ticks it looks like 100 again; that is the one weakness. */
 
 RATELIMIT_API bool ratelimit_tick_take(uint32_t *full, const ratelimit_tick_limit *limit,
                                        uint32_t now)

@@ -6646,11 +6646,9 @@ static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_
     uint64_t now_ns = r->clock ? r->clock(r->clock_self) : 0;
     bool beyond = now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT, all = job->mode == RATELIMIT_ALL;
     size_t i;
-    if (job->tier) {
-        job->asked_ns = ratelimit_priv_tier_now(a->loop.tier);
+    if (job->tier)
         (void)ratelimit_priv_tier_begin(a->loop.tier, job->req, job->res, job->count, job->mode,
-                                        job->asked_ns, job->tier);
-    }
+                                        &job->asked_ns, job->tier);
     for (i = 0; i < job->count; i++) {
         const ratelimit_request *req = &job->req[i];
         if (job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE)

@@ -85,10 +85,15 @@ static uint64_t random_tokens(void)
 
 static uint64_t random_per(void)
 {
-    static const uint64_t units[] = {
-        RATELIMIT_NANOSECOND, RATELIMIT_MICROSECOND, RATELIMIT_MILLISECOND,
-        RATELIMIT_SECOND,     RATELIMIT_SECOND,      RATELIMIT_MINUTE,
-        RATELIMIT_HOUR,       RATELIMIT_DAY,         RATELIMIT_WEEK};
+    static const uint64_t units[] = {1,
+                                     RATELIMIT_MICROSECOND,
+                                     RATELIMIT_MILLISECOND,
+                                     RATELIMIT_SECOND,
+                                     RATELIMIT_SECOND,
+                                     RATELIMIT_MINUTE,
+                                     RATELIMIT_HOUR,
+                                     RATELIMIT_DAY,
+                                     RATELIMIT_WEEK};
     uint64_t unit = PICK(units); /* one call a statement: compilers differ in the order of more */
     return unit * (check_below(3) ? 1 : 1 + check_below(60));
 }

@@ -1063,7 +1063,7 @@ static void decide_without_reserve(const ratelimit_store *store, const ratelimit
     e->store.decide(&e->store, req, res, count, mode);
 }
 
-/* B22: waiting 0 ns, polling with poll_max_ns 0, swapping with tries 0. */
+/* B22: waiting 0 ns, swapping with tries 0. */
 static void zero_in_a_limiter_or_a_cas_store_means_what_its_comment_says(void)
 {
     static const ratelimit_limit limit = RATELIMIT_LIMIT(1, 10 * SEC, 1);
@@ -1081,7 +1081,7 @@ static void zero_in_a_limiter_or_a_cas_store_means_what_its_comment_says(void)
     CHECK_U64(res.status, RATELIMIT_TIMEOUT);
     polling.self = &the_engine;
     limiter_start(&l, polling, &s);
-    CHECK(ratelimit_wait(&l, &req, FOREVER, &res)); /* poll_max_ns 0: a look each second */
+    CHECK(ratelimit_wait(&l, &req, FOREVER, &res)); /* a look each second */
     CHECK(s.longest_ns <= SEC);
     CHECK(s.sleeps >= 10 && s.sleeps <= 40);
     engine_start(&the_engine, ENGINE_CAS);

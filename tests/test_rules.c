@@ -146,11 +146,11 @@ static void a_wrong_text_says_where_and_leaves_everything_as_it_was(void)
         {"a 1/s\n  b 1/x\n", RATELIMIT_SYNTAX, 2, 7},        /* unknown unit */
         {"a 1/s\r\nb 1/s slow\r\n", RATELIMIT_SYNTAX, 2, 7}, /* unknown word */
         {"a 1/s shadw", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s shadow shadow", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s shadow window", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s closed open", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s open shadow closed", RATELIMIT_SYNTAX, 1, 7},
-        {"a 1/s closed closed", RATELIMIT_SYNTAX, 1, 7},
+        {"a 1/s shadow shadow", RATELIMIT_SYNTAX, 1, 14},
+        {"a 1/s shadow window", RATELIMIT_SYNTAX, 1, 14},
+        {"a 1/s closed open", RATELIMIT_SYNTAX, 1, 14},
+        {"a 1/s open shadow closed", RATELIMIT_SYNTAX, 1, 19},
+        {"a 1/s closed closed", RATELIMIT_SYNTAX, 1, 14},
         {"a open", RATELIMIT_SYNTAX, 1, 3},
         {"a 1/sshadow", RATELIMIT_SYNTAX, 1, 6},
         {"a 1/s#c", RATELIMIT_SYNTAX, 1, 6},
@@ -341,25 +341,6 @@ static void memory_a_byte_too_small_is_refused_and_the_rest_is_used_to_the_last(
     CHECK(ratelimit_rules_init(&r, rules_memory, bytes, (1 << 24) + 1) == RATELIMIT_BAD_ARGUMENT);
 }
 
-/* Two names whose scopes are equal would be one bucket for each key. These two are. */
-static void a_name_with_the_scope_of_another_is_refused(void)
-{
-    static const char *const names[] = {"costarring", "liquid"};
-    int first;
-    CHECK_U64(ratelimit_scope("costarring", 10), ratelimit_scope("liquid", 6));
-    for (first = 0; first < 2; first++) {
-        char text[80];
-        ratelimit_fault fault;
-        fresh("");
-        sprintf(text, "%s 1/s\nother 1/s\n%s|x 1/s\n", names[first], names[first]);
-        CHECK(load(text) == OK);
-        sprintf(text + strlen(text), "%s|y 1/s", names[!first]);
-        CHECK(ratelimit_rules_load(rules, text, strlen(text), &fault) == RATELIMIT_SYNTAX);
-        CHECK(fault.line == 4 && fault.column == 1);
-        CHECK_TEXT(found("other").name, "other");
-    }
-}
-
 /* ---- look-up and buckets --------------------------------------------------------------------- */
 
 static void a_name_is_looked_up_whole_then_before_its_first_bar_then_as_default(void)
@@ -395,14 +376,14 @@ static void allow_rule_takes_the_rule_from_its_name_or_from_the_resource(void)
     CHECK_U64(found("default").allowed, 2);
 }
 
-static void allow_rule_n_takes_n_or_none(void)
+static void n_tokens_are_taken_by_rule_or_none(void)
 {
     fresh("login 5/h");
-    CHECK(ratelimit_allow_rule_n(&limiter, "ann", "login", 3));
-    CHECK(!ratelimit_allow_rule_n(&limiter, "ann", "login", 3));
-    CHECK(ratelimit_allow_rule_n(&limiter, "ann", "login", 2));
-    CHECK(!ratelimit_allow_rule_n(&limiter, "bob", "login", 6));
-    CHECK(!ratelimit_allow_rule_n(&limiter, "bob", "login", 0));
+    CHECK(take_under("login", "ann", 3).result.allowed);
+    CHECK(!take_under("login", "ann", 3).result.allowed);
+    CHECK(take_under("login", "ann", 2).result.allowed);
+    CHECK(!take_under("login", "bob", 6).result.allowed);
+    CHECK(!take_under("login", "bob", 0).result.allowed);
 }
 
 static void what_finds_no_rule_is_refused(void)
@@ -1204,10 +1185,9 @@ int main(int argc, char **argv)
     RUN(ten_thousand_rules_fit_if_there_is_room_and_one_more_does_not);
     RUN(any_text_is_taken_or_refused_with_a_place_in_it);
     RUN(memory_a_byte_too_small_is_refused_and_the_rest_is_used_to_the_last);
-    RUN(a_name_with_the_scope_of_another_is_refused);
     RUN(a_name_is_looked_up_whole_then_before_its_first_bar_then_as_default);
     RUN(allow_rule_takes_the_rule_from_its_name_or_from_the_resource);
-    RUN(allow_rule_n_takes_n_or_none);
+    RUN(n_tokens_are_taken_by_rule_or_none);
     RUN(what_finds_no_rule_is_refused);
     RUN(a_key_may_be_as_long_as_it_likes);
     RUN(one_key_under_two_rules_has_two_buckets);

@@ -479,33 +479,32 @@ static void the_limit_that_binds_is_the_longest_wait_or_the_least_remaining(void
     CHECK_U64(ratelimit_binding(NULL, 3), 0);
 }
 
-static void each_status_has_its_http_and_grpc_status(void)
+static void each_status_has_its_http_status(void)
 {
     static const struct {
         ratelimit_status status;
-        int http, grpc;
-    } rows[] = {
-        {RATELIMIT_DENIED, 429, 8},        {RATELIMIT_NEVER, 429, 8},
-        {RATELIMIT_TIMEOUT, 429, 8},       {RATELIMIT_BUSY, 429, 8},
-        {RATELIMIT_SKIPPED, 429, 8}, /* of a batch that another refused */
-        {RATELIMIT_STORE_FAILED, 503, 14}, {RATELIMIT_FULL, 503, 14},
-        {RATELIMIT_CANCELED, 503, 14},     {RATELIMIT_BAD_KEY, 500, 13},
-        {RATELIMIT_BAD_LIMIT, 500, 13},    {RATELIMIT_BAD_COUNT, 500, 13},
-        {RATELIMIT_BAD_ARGUMENT, 500, 13}, {RATELIMIT_UNSUPPORTED, 500, 13},
-    };
+        int http;
+    } rows
+        [] =
+            {
+                {RATELIMIT_DENIED, 429},       {RATELIMIT_NEVER, 429},
+                {RATELIMIT_TIMEOUT, 429},      {RATELIMIT_BUSY, 429},
+                {RATELIMIT_SKIPPED, 429}, /* of a batch that another refused */
+                {RATELIMIT_STORE_FAILED, 503}, {RATELIMIT_FULL, 503},
+                {RATELIMIT_CANCELED, 503},     {RATELIMIT_BAD_KEY, 500},
+                {RATELIMIT_BAD_LIMIT, 500},    {RATELIMIT_BAD_COUNT, 500},
+                {RATELIMIT_BAD_ARGUMENT, 500}, {RATELIMIT_UNSUPPORTED, 500},
+            };
     size_t i;
     for (i = 0; i < COUNT(rows); i++) {
         ratelimit_result res;
         memset(&res, 0, sizeof res);
         res.status = rows[i].status;
         CHECK_U64(ratelimit_http_status(&res), rows[i].http);
-        CHECK_U64(ratelimit_grpc_status(&res), rows[i].grpc);
         res.allowed = true;
         CHECK_U64(ratelimit_http_status(&res), 200);
-        CHECK_U64(ratelimit_grpc_status(&res), 0);
     }
     CHECK_U64(ratelimit_http_status(NULL), 500);
-    CHECK_U64(ratelimit_grpc_status(NULL), 13);
 }
 
 static void nobody_decides(const ratelimit_store *store, const ratelimit_request *req,
@@ -543,12 +542,10 @@ static void a_refusal_by_a_local_bucket_is_a_limits_although_the_store_failed(vo
         CHECK(ratelimit_take(&limiter, &q, &res) == (round == 0));
         CHECK_U64(res.status, RATELIMIT_STORE_FAILED);
         CHECK_U64(ratelimit_http_status(&res), round ? 429 : 200);
-        CHECK_U64(ratelimit_grpc_status(&res), round ? 8 : 0);
     }
     limiter.fallback.decide = nobody_decides; /* fails, too */
     CHECK(!ratelimit_take(&limiter, &q, &res));
     CHECK_U64(ratelimit_http_status(&res), 503);
-    CHECK_U64(ratelimit_grpc_status(&res), 14);
 }
 
 /* ---- metrics --------------------------------------------------------------------------------- */
@@ -837,7 +834,7 @@ static void a_log_place_passes_its_limit_and_tells_what_it_held_back(void)
     CHECK_U64(last_missed, 0);
 }
 
-static ratelimit_log shared_log;
+static ratelimit_priv_log shared_log;
 
 static void *log_many(void *self)
 {
@@ -845,7 +842,7 @@ static void *log_many(void *self)
     uint64_t *sum = (uint64_t *)self, i;
     for (i = 0; i < 3000; i++) {
         uint32_t missed;
-        if (ratelimit_log_pass(&shared_log, &limit, i * 100 * US, &missed))
+        if (ratelimit_priv_log_pass(&shared_log, &limit, i * 100 * US, &missed))
             *sum += 1 + missed;
     }
     return NULL;
@@ -886,7 +883,7 @@ int main(int argc, char **argv)
     RUN(what_has_no_numbers_has_no_fields);
     RUN(fields_fit_or_are_not_written_whatever_the_size);
     RUN(the_limit_that_binds_is_the_longest_wait_or_the_least_remaining);
-    RUN(each_status_has_its_http_and_grpc_status);
+    RUN(each_status_has_its_http_status);
     RUN(a_refusal_by_a_local_bucket_is_a_limits_although_the_store_failed);
     RUN(metrics_are_the_counters_in_prometheus_text);
     RUN(metrics_are_well_formed_and_each_family_stands_together);

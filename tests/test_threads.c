@@ -1230,7 +1230,7 @@ static void a_compare_and_swap_store_that_gives_up_says_so_and_loses_nothing(voi
 /* ---- a place that logs ----------------------------------------------------------------------- */
 
 typedef struct logging {
-    ratelimit_log log;
+    ratelimit_priv_log log;
     ratelimit_limit limit;
     uint64_t tries;
     shared64 passed, missed;
@@ -1243,7 +1243,7 @@ static void log_often(job *j, worker *w)
     (void)w;
     for (i = 0; i < l->tries; i++) {
         uint32_t missed = 0;
-        if (ratelimit_log_pass(&l->log, &l->limit, 5, &missed)) {
+        if (ratelimit_priv_log_pass(&l->log, &l->limit, 5, &missed)) {
             add(&l->passed, 1);
             add(&l->missed, missed);
         }
@@ -1260,7 +1260,7 @@ static void a_place_that_logs_passes_its_burst_and_counts_every_other_time(void)
     l.tries = 20000 / SHRINK * rounds;
     crew(&j, log_often, &l);
     CHECK_U64(l.passed, 1000);
-    CHECK(ratelimit_log_pass(&l.log, &l.limit, 5 + RATELIMIT_SECOND, &missed));
+    CHECK(ratelimit_priv_log_pass(&l.log, &l.limit, 5 + RATELIMIT_SECOND, &missed));
     CHECK_U64(l.passed + l.missed + missed, l.tries * THREADS);
 }
 

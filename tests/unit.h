@@ -8,7 +8,7 @@
 
 #include "check.h"
 
-#define NS      RATELIMIT_NANOSECOND
+#define NS      UINT64_C(1)
 #define US      RATELIMIT_MICROSECOND
 #define MS      RATELIMIT_MILLISECOND
 #define SEC     RATELIMIT_SECOND

@@ -120,7 +120,8 @@ inline std::string retry_info(int code, const std::string &message, uint64_t ret
 
 inline grpc::Status status_of(const ratelimit_result &result)
 {
-    int code = ratelimit_grpc_status(&result);
+    int http = ratelimit_http_status(&result);
+    int code = http == 200 ? 0 : http == 429 ? 8 : http == 503 ? 14 : 13;
     std::string message =
         code == 8 ? "rate limit exceeded"
                   : std::string("rate limiter: ") + ratelimit_status_text(result.status);

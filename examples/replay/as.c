@@ -112,9 +112,8 @@ static line_text duration(uint64_t ns, bool days)
     static const struct {
         uint64_t ns;
         const char *name;
-    } units[] = {{RATELIMIT_DAY, "d"},          {RATELIMIT_HOUR, "h"},
-                 {RATELIMIT_MINUTE, "m"},       {RATELIMIT_SECOND, "s"},
-                 {RATELIMIT_MILLISECOND, "ms"}, {RATELIMIT_NANOSECOND, "ns"}};
+    } units[] = {{RATELIMIT_DAY, "d"},    {RATELIMIT_HOUR, "h"},         {RATELIMIT_MINUTE, "m"},
+                 {RATELIMIT_SECOND, "s"}, {RATELIMIT_MILLISECOND, "ms"}, {1, "ns"}};
     line_text out;
     size_t i = days ? 0 : 1;
     while (i < 5 && (ns == 0 || ns % units[i].ns))

@@ -80,8 +80,8 @@ static void rate_is_exact(const char *text, const ratelimit_limit *limit)
 {
     __extension__ typedef unsigned __int128 wide;
     static const char names[] = "nushdw";
-    static const uint64_t units[] = {RATELIMIT_NANOSECOND, RATELIMIT_MICROSECOND, RATELIMIT_SECOND,
-                                     RATELIMIT_HOUR,       RATELIMIT_DAY,         RATELIMIT_WEEK};
+    static const uint64_t units[] = {
+        1, RATELIMIT_MICROSECOND, RATELIMIT_SECOND, RATELIMIT_HOUR, RATELIMIT_DAY, RATELIMIT_WEEK};
     uint64_t rate, rate_tens, per = 1, per_tens = 1, unit;
     wide left, right;
     const char *at = decimal(text, &rate, &rate_tens);
