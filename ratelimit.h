@@ -763,11 +763,11 @@ typedef struct ratelimit_tier_counts {
  * A store that fails. What failed is the request, not the store: other requests go on, and the next
  * one asks again. So a store should fail at once while it knows its server to be dead (the Redis
  * store does). nodes above 0: a request that failed is decided on a local bucket at limit / nodes
- * (rate and burst, the burst at least 1), which is full at first. So in one outage each node passes
- * at most burst / nodes (at least 1) and rate / nodes x time, all of them together one burst and
- * rate x time, also of a key that the store would refuse. The store does not learn of these takes:
- * when it is back, its buckets have refilled. nodes 0: the limiter's on_failure decides.
- * result.status is STORE_FAILED in both cases.
+ * (rate and burst, the burst at least 1). The bucket begins with what a cached refusal says that
+ * the key owes, else full. So in one outage each node passes at most burst / nodes (at least 1) and
+ * rate / nodes x time, all of them together one burst and rate x time. The store does not learn of
+ * these takes: when it is back, its buckets have refilled. nodes 0: the limiter's on_failure
+ * decides. result.status is STORE_FAILED in both cases.
  *
  * Tiers of several processes on one machine, over one store and with the same options, may share a
  * table in shared memory. Then they are one node. */
@@ -5025,6 +5025,13 @@ static void ratelimit_priv_lease_answer(const ratelimit_limit *l, uint64_t rest,
 
 /* ---- refusals ---- */
 
+/* ns until what a refusal says is over; 0 if it is. */
+static inline uint64_t ratelimit_priv_owed(const ratelimit_bucket *b, uint64_t now)
+{
+    return ratelimit_priv_ahead(
+        b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)), now);
+}
+
 /* The refusal that an answer to n tokens tells; empty if there is none that can be kept. `over` is
  * how long the debt outlives our trust, as m x 2^e: m has at most 27 bits and is rounded up, so
  * that T = F - m x 2^e is too early by less than 2^e ns, never too late.
@@ -5071,10 +5078,7 @@ static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
 static bool ratelimit_priv_refusal_answer(const ratelimit_bucket *b, const ratelimit_limit *l,
                                           uint64_t n, uint64_t now, ratelimit_result *out)
 {
-    const uint64_t full_ns =
-        b->full_ns + ((b->rest & UINT64_C(0x7ffffff)) << (b->rest >> 27 & 31)); /* F */
-    const uint64_t owed = ratelimit_priv_ahead(full_ns, now);
-    uint64_t retry = owed, remaining;
+    uint64_t owed = ratelimit_priv_owed(b, now), retry = owed, remaining;
     ratelimit_priv_span cost, window = ratelimit_priv_window(l);
     const ratelimit_priv_span debt = ratelimit_priv_span_of(owed, 0);
     if (l->kind == RATELIMIT_PRIV_WINDOW) {
@@ -5245,16 +5249,47 @@ static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_requ
  * smaller, so a debt is as long as before. */
 static ratelimit_limit ratelimit_priv_share(const ratelimit_limit *l, uint64_t nodes)
 {
-    uint64_t burst = l->burst / nodes ? l->burst / nodes : 1;
+    uint64_t burst = l->burst / nodes ? l->burst / nodes : 1, per = l->per_ns, tokens = l->tokens;
     ratelimit_limit share;
-    if (l->kind == RATELIMIT_PRIV_WINDOW)
-        share = ratelimit_window_make(burst, l->per_ns);
-    else if (l->per_ns <= RATELIMIT_PRIV_MAX / nodes)
-        share = ratelimit_limit_make(l->tokens, l->per_ns * nodes, burst);
-    else
-        share = ratelimit_limit_make(l->tokens / nodes + (l->tokens < nodes), l->per_ns, burst);
+    if (l->kind == RATELIMIT_PRIV_WINDOW) {
+        share = ratelimit_window_make(burst, per);
+    } else {
+        if (per <= RATELIMIT_PRIV_MAX / nodes)
+            per *= nodes;
+        else
+            tokens = tokens / nodes ? tokens / nodes : 1;
+        share = ratelimit_limit_make(tokens, per, burst);
+    }
     share.scope = l->scope;
     return share;
+}
+
+/* A local bucket owes at least what a refusal says. (A fixed window ends by another clock: a local
+ * one begins full.) The key is asked for less strictly than in a take: what is owed is right for
+ * longer than it may be answered from here. */
+static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
+                                const ratelimit_limit *share, uint64_t now)
+{
+    uint64_t place = ratelimit_priv_tier_place(t, q), owed;
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after;
+    ratelimit_priv_probe(t, place, now, false, NULL, 0, &seat);
+    if (share->kind == RATELIMIT_PRIV_WINDOW || !seat.there ||
+        ratelimit_priv_class(seat.was.rest) != RATELIMIT_PRIV_CLASS_REFUSAL ||
+        (seat.was.rest & RATELIMIT_PRIV_TIER_WHICH) != ratelimit_priv_which(q->limit))
+        return;
+    owed = ratelimit_priv_owed(&seat.was, now);
+    if (owed > share->window_ns && owed <= q->limit->window_ns + q->limit->burst)
+        owed = share->window_ns; /* its burst was rounded down */
+    after.full_ns = now + owed;
+    after.rest = share->state | ratelimit_priv_seen_bits(owed) |
+                 (owed > share->window_ns ? RATELIMIT_PRIV_ON_PURPOSE : 0);
+    do {
+        ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, now, true, NULL, 0, &seat);
+        if (ratelimit_priv_left(&seat.was, now) >= owed ||
+            ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_BLOCK)
+            return;
+    } while (!ratelimit_priv_tier_put(t, &seat, &after, now));
 }
 
 /* Decides on local buckets, each with its share of the limit. */
@@ -5265,6 +5300,7 @@ static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_fall_back(ratelimit_tier *tie
 {
     ratelimit_limit share[RATELIMIT_MAX_ALL];
     ratelimit_request local[RATELIMIT_MAX_ALL];
+    uint64_t now = ratelimit_priv_tier_now(tier);
     size_t i;
     memcpy(local, req, count * sizeof *req);
     for (i = 0; i < count; i++) {
@@ -5272,9 +5308,11 @@ static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_fall_back(ratelimit_tier *tie
             continue;
         share[i] = ratelimit_priv_share(req[i].limit, tier->nodes);
         local[i].limit = &share[i];
+        RATELIMIT_PRIV_ENTER();
+        ratelimit_priv_warm(tier->table, &req[i], &share[i], now);
+        RATELIMIT_PRIV_LEAVE();
     }
-    (void)ratelimit_table_decide(tier->table, local, res, count, mode,
-                                 ratelimit_priv_tier_now(tier));
+    (void)ratelimit_table_decide(tier->table, local, res, count, mode, now);
     for (i = 0; i < count; i++) {
         ratelimit_result *r = &res[i];
         r->burst = r->burst ? req[i].limit->burst : 0;

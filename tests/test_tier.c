@@ -1185,7 +1185,7 @@ static void a_wait_on_a_local_bucket_can_be_cancelled(void)
     CHECK_U64(far_calls, 2); /* and no third one, to give back */
 }
 
-static void local_buckets_share_the_limit(void)
+static void local_buckets_share_the_limit_and_start_from_what_is_known(void)
 {
     uint64_t passed = 0, start;
     size_t i;
@@ -1194,22 +1194,30 @@ static void local_buckets_share_the_limit(void)
     for (i = 0; i < NODES; i++)
         tiers[i].nodes = NODES;
     CHECK(take_of(0, &thousand, 600).allowed);
+    for (i = 0; i < 2; i++)
+        CHECK_U64(take_of(i, &thousand, 401).status, DENIED); /* now both know that 600 are owed */
     far_fails = true;
     res = op_of(0, "key", &thousand, RATELIMIT_PEEK, 1);
     CHECK_U64(res.source, LOCAL);
     CHECK_U64(res.burst, 1000);
-    CHECK_U64(res.remaining, 250); /* a quarter, whatever is owed to the store */
+    CHECK_U64(res.remaining, 100); /* a quarter of 400 */
+    CHECK_U64(op_of(1, "key", &thousand, RATELIMIT_PEEK, 1).remaining, 100);
+    CHECK_U64(op_of(2, "key", &thousand, RATELIMIT_PEEK, 1).remaining, 250); /* knows nothing */
     start = now_ns;
     for (i = 0; i < 100000; i++, now_ns += 100 * US)
         passed += take_of(i % NODES, &thousand, 1).taken;
-    CHECK(passed <= 1000 + (now_ns - start) / MS);
-    CHECK(passed + 10 >= 1000 + (now_ns - start) / MS);
+    CHECK(passed <= 100 + 100 + 250 + 250 + (now_ns - start) / MS);
+    CHECK(passed + 10 >= 100 + 100 + 250 + 250 + (now_ns - start) / MS);
     CHECK(counts(0).fallback >= 25000);
     far_fails = false;
     now_ns += 6 * SEC;
     CHECK_U64(take_of(0, &thousand, 1).source, STORED);
+    /* a second outage is no second burst: what the store said meanwhile counts */
+    CHECK(take_of(0, &thousand, 999).allowed);
+    CHECK(!take_of(0, &thousand, 999).allowed);
     far_fails = true;
-    CHECK(op_of(0, "key", &thousand, RATELIMIT_CHARGE, 200).allowed);
+    now_ns += SEC / 2;
+    CHECK_U64(op_of(0, "key", &thousand, RATELIMIT_PEEK, 1).remaining, 125);
     CHECK(op_of(0, "key", &thousand, RATELIMIT_RESET, 0).allowed);
     CHECK_U64(op_of(0, "key", &thousand, RATELIMIT_PEEK, 1).remaining, 250);
 }
@@ -1240,6 +1248,21 @@ static void an_outage_passes_no_more_than_it_is_said_to(void)
                 CHECK(passed <= burst + due);
             }
         }
+}
+
+static void a_blocked_key_is_blocked_on_local_buckets_if_that_is_known(void)
+{
+    fresh(0);
+    tiers[0].nodes = 4;
+    CHECK(op_of(0, "key", &ten, RATELIMIT_BLOCK, 0).allowed); /* 20 s */
+    CHECK_U64(take_of(0, &ten, 1).retry_after_ns, 20 * SEC);
+    far_fails = true;
+    now_ns += 2 * SEC;
+    CHECK(!take_of(0, &ten, 1).allowed);
+    now_ns += 17 * SEC;
+    CHECK(!take_of(0, &ten, 1).allowed);
+    now_ns += 3 * SEC;
+    CHECK(take_of(0, &ten, 1).allowed);
 }
 
 /* More than a node's share is refused there, but not for ever: the store may be back. */
@@ -1862,8 +1885,9 @@ int main(int argc, char **argv)
     RUN(what_is_known_goes_on_while_the_store_is_down);
     RUN(the_limiters_policy_decides_if_the_tier_does_not);
     RUN(a_wait_on_a_local_bucket_can_be_cancelled);
-    RUN(local_buckets_share_the_limit);
+    RUN(local_buckets_share_the_limit_and_start_from_what_is_known);
     RUN(an_outage_passes_no_more_than_it_is_said_to);
+    RUN(a_blocked_key_is_blocked_on_local_buckets_if_that_is_known);
     RUN(more_than_a_share_is_refused_but_not_for_ever);
     RUN(a_limit_that_changes_while_the_store_is_down_keeps_what_was_spent);
     RUN(local_windows_share_the_window);
