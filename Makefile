@@ -107,7 +107,7 @@ coverage: ## lines and branches that the tests reach, by section (REDIS=1: of th
 	@BUILD=$(BUILD) sh tests/run.sh coverage
 
 table-of-faults: ## on Redis: each fault, how often, decisions meanwhile, tokens over, longest call
-	@sh tests/redis/run.sh table_of_faults
+	@sh tests/redis/run.sh test_table_of_faults
 
 corpora: ## what fuzzers have found (libFuzzer and AFL++, FUZZ_SECONDS each), made small, to tests/fuzz/corpus
 	@BUILD=$(BUILD) LONG=1 CORPUS=1 sh tests/run.sh fuzz
