@@ -46,7 +46,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 # Test, optimisation, words. Long tests pay for being optimised.
 TABLE_TESTS = [
-    ("test_stolen", "-O0"), ("test_table", "-O0"), ("test_top", "-O0"), ("test_reported", "-O1"),
+    ("known_answers", "-O0"), ("test_stolen", "-O0"), ("test_table", "-O0"), ("test_top", "-O0"), ("test_reported", "-O1"),
     ("test_cas_held", "-O0"), ("test_interleavings", "-O1"), ("test_model", "-O1"), ("vectors", "-O1"),
     ("test_interleavings_32", "-O1"), ("test_threads", "-O1"), ("test_lock", "-O1"), ("test_processes", "-O1"),
 ]
@@ -61,7 +61,7 @@ SECTIONS = {
         ("test_interleavings_32", "-O1"), ("test_threads", "-O1"), ("test_lock", "-O1")]),
     "table": ("ratelimit.h", TABLE_TESTS),
     "tier": ("ratelimit.h", [
-        ("test_tier", "-O1"), ("test_limiter", "-O0"), ("test_reported", "-O1"), ("test_cas_held", "-O0"),
+        ("known_answers", "-O0"), ("test_tier", "-O1"), ("test_limiter", "-O0"), ("test_reported", "-O1"), ("test_cas_held", "-O0"),
         ("test_model", "-O1"), ("test_threads", "-O1")]),
     "scripts": ("ratelimit_redis.h", [
         ("redis/vectors_redis", "-O0"), ("redis/test_store", "-O0"), ("redis/test_locks", "-O0")]),
