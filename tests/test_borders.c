@@ -1,0 +1,109 @@
+/* test_borders.c - what no other test looked at, as operators of the code that were changed one at a time have shown
+ * (make mutants). Each test is named after what goes wrong without it. */
+#define _DEFAULT_SOURCE
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#define RATELIMIT_TAKEOVER_MS 1
+#define RATELIMIT_IMPLEMENTATION
+#include "ratelimit.h"
+
+#include "unit.h"
+
+static ratelimit_request request_of(const ratelimit_limit *limit, ratelimit_op op, uint64_t n)
+{
+    ratelimit_request q;
+    memset(&q, 0, sizeof q);
+    q.limit = limit;
+    q.op = op;
+    q.n = n;
+    return q;
+}
+
+#if defined(RATELIMIT_PRIV_SHARED) && RATELIMIT_PRIV_ATOMIC64
+
+/* A holder died after its mark: who takes over knows the kind of the debt, not how long it was when it was seen. That may
+ * not make it a debt of a clock that was set back, which is cut. */
+static void a_debt_made_on_purpose_outlives_the_holder_of_its_mark(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 1);
+    ratelimit_request charge = request_of(&limit, RATELIMIT_CHARGE, 100);
+    ratelimit_request peek = request_of(&limit, RATELIMIT_PEEK, 1);
+    ratelimit_bucket b;
+    ratelimit_result res;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_decide_shared(&b, &charge, 0, NULL));
+    b.rest = (b.rest & RATELIMIT_PRIV_MARKED) |
+             ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_HELD) |
+             (uint64_t)ratelimit_priv_class(b.rest) << RATELIMIT_PRIV_SEEN_SHIFT;
+    CHECK(!ratelimit_bucket_decide_shared(&b, &peek, SEC, &res));
+    CHECK_U64(res.reset_after_ns, 99 * SEC);
+}
+
+static void a_refusal_writes_to_no_shared_bucket(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
+    ratelimit_request take = request_of(&limit, RATELIMIT_TAKE, 5);
+    ratelimit_request peek = request_of(&limit, RATELIMIT_PEEK, 1);
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ratelimit_bucket *b = (ratelimit_bucket *)page;
+    ratelimit_result res;
+    CHECK(page != MAP_FAILED);
+    if (page == MAP_FAILED)
+        return;
+    CHECK(ratelimit_bucket_decide_shared(b, &take, 0, NULL));
+    CHECK(mprotect(page, 4096, PROT_READ) == 0); /* a write would crash */
+    CHECK(!ratelimit_bucket_decide_shared(b, &take, 0, &res));
+    CHECK_U64(res.retry_after_ns, 5 * SEC);
+    CHECK(!ratelimit_bucket_decide_shared(b, &peek, 0, &res));
+    CHECK(!ratelimit_bucket_take_shared(b, &limit, 5, 0, &res));
+    CHECK_U64(res.retry_after_ns, 5 * SEC);
+    CHECK(munmap(page, 4096) == 0);
+}
+
+#endif
+
+static void no_bucket_and_no_limit_are_bad_arguments_of_every_call(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
+    const ratelimit_limit *limits[2];
+    ratelimit_bucket b;
+    ratelimit_result res;
+    int i;
+    limits[0] = &limit;
+    limits[1] = NULL;
+    memset(&b, 0, sizeof b);
+    for (i = 0; i < 2; i++) { /* without a bucket; without both */
+        CHECK(!ratelimit_bucket_take(NULL, limits[i], 1, 0, &res));
+        CHECK(res.status == RATELIMIT_BAD_ARGUMENT || (i && res.status == RATELIMIT_BAD_LIMIT));
+        CHECK(!ratelimit_bucket_take(NULL, limits[i], 1, 0, NULL));
+#if defined(RATELIMIT_PRIV_SHARED)
+        CHECK(!ratelimit_bucket_take_shared(NULL, limits[i], 1, 0, &res));
+        CHECK(res.status == RATELIMIT_BAD_ARGUMENT || (i && res.status == RATELIMIT_BAD_LIMIT));
+        CHECK(!ratelimit_bucket_take_shared(NULL, limits[i], 1, 0, NULL));
+#endif
+    }
+    CHECK(!ratelimit_bucket_take(&b, NULL, 1, 0, &res));
+    CHECK_U64(b.rest | b.full_ns, 0);
+#if defined(RATELIMIT_PRIV_SHARED)
+    CHECK(!ratelimit_bucket_take_shared(&b, NULL, 1, 0, &res));
+    CHECK(!ratelimit_bucket_decide_shared(&b, NULL, 0, &res));
+    CHECK(!ratelimit_bucket_decide_shared(&b, NULL, 0, NULL));
+    CHECK_U64(b.rest | b.full_ns, 0);
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+#if defined(RATELIMIT_PRIV_SHARED) && RATELIMIT_PRIV_ATOMIC64
+    RUN(a_debt_made_on_purpose_outlives_the_holder_of_its_mark);
+    RUN(a_refusal_writes_to_no_shared_bucket);
+#else
+    SKIP(a_debt_made_on_purpose_outlives_the_holder_of_its_mark, "no 64-bit swap");
+    SKIP(a_refusal_writes_to_no_shared_bucket, "no 64-bit swap");
+#endif
+    RUN(no_bucket_and_no_limit_are_bad_arguments_of_every_call);
+    return check_end();
+}
