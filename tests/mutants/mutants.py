@@ -44,30 +44,21 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
-# Test, optimisation, words. Long tests pay for being optimised.
-TABLE_TESTS = [
-    ("known_answers", "-O0"), ("test_stolen", "-O0"), ("test_borders", "-O0"), ("test_table", "-O0"), ("test_top", "-O0"),
-    ("test_reported", "-O1"), ("test_cas_held", "-O0"), ("test_interleavings", "-O1"), ("test_model", "-O1"),
-    ("vectors", "-O1"), ("test_interleavings_32", "-O1"), ("test_threads", "-O1"), ("test_lock", "-O1"),
-    ("test_processes", "-O1"),
-]
+# The tests of each section, in the order in which they are asked.
 SECTIONS = {
-    "arithmetic": ("ratelimit.h", [
-        ("known_answers", "-O0"), ("test_limit", "-O0"), ("test_arithmetic", "-O0"), ("test_ticks", "-O0"),
-        ("test_table", "-O1"), ("test_reported", "-O1"), ("vectors", "-O1"), ("test_model", "-O1"),
-        ("test_tier", "-O1"), ("test_cas_held", "-O0"), ("test_interleavings", "-O1")]),
-    "bucket": ("ratelimit.h", [
-        ("known_answers", "-O0"), ("test_limit", "-O0"), ("test_arithmetic", "-O0"), ("test_stolen", "-O0"), ("test_borders", "-O0"),
-        ("test_reported", "-O1"), ("vectors", "-O1"), ("test_model", "-O1"), ("test_interleavings", "-O1"),
-        ("test_interleavings_32", "-O1"), ("test_threads", "-O1"), ("test_lock", "-O1")]),
-    "table": ("ratelimit.h", TABLE_TESTS),
-    "tier": ("ratelimit.h", [
-        ("known_answers", "-O0"), ("test_tier", "-O1"), ("test_limiter", "-O0"), ("test_reported", "-O1"),
-        ("test_cas_held", "-O0"), ("test_model", "-O1"), ("test_threads", "-O1")]),
-    "scripts": ("ratelimit_redis.h", [
-        ("redis/vectors_redis", "-O0"), ("redis/test_store", "-O0"), ("redis/test_locks", "-O0")]),
-    "fixture": ("fixture.h", [("fixture", "-O0")]),
+    "arithmetic": ("ratelimit.h", "known_answers test_limit test_arithmetic test_borders test_ticks test_table "
+                   "test_reported vectors test_model test_tier test_cas_held test_interleavings"),
+    "bucket": ("ratelimit.h", "known_answers test_limit test_arithmetic test_stolen test_borders test_reported vectors "
+               "test_model test_interleavings test_interleavings_32 test_threads test_lock"),
+    "table": ("ratelimit.h", "known_answers test_stolen test_borders test_table test_top test_reported test_cas_held "
+              "test_interleavings test_model vectors test_interleavings_32 test_threads test_lock test_processes"),
+    "tier": ("ratelimit.h", "known_answers test_tier test_limiter test_reported test_cas_held test_model test_threads"),
+    "scripts": ("ratelimit_redis.h", "redis/vectors_redis redis/test_store redis/test_locks"),
+    "fixture": ("fixture.h", "fixture"),
 }
+# These take so long that they pay for being optimised.
+LONG = ("test_tier test_reported vectors test_model test_interleavings test_interleavings_32 test_threads test_lock "
+        "test_processes").split()
 
 # ---- mutants
 
@@ -230,9 +221,9 @@ class Bench:
     """Builds and runs the tests of a section, without a change and with one."""
 
     def __init__(self, build, section, root, tests_folder, patience=10):
-        self.file, self.tests = SECTIONS[section]
+        self.file, tests = SECTIONS[section]
         wanted = os.environ.get("TESTS", "").split()
-        self.tests = [test for test in self.tests if not wanted or test[0] in wanted]
+        self.tests = [test for test in tests.split() if not wanted or test in wanted]
         self.root, self.tests_folder, self.patience = root, tests_folder, patience
         self.section, self.folder = section, os.path.join(build, section)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -247,11 +238,11 @@ class Bench:
         with self.lock:
             if test not in self.without:
                 if not self.build(test, self.text):
-                    raise RuntimeError("%s does not compile without any change" % test[0])
+                    raise RuntimeError("%s does not compile without any change" % test)
                 begin = time.time()
                 wrong = self.run(test, 1200)
                 if wrong:
-                    raise RuntimeError("%s fails without any change: %s" % (test[0], wrong))
+                    raise RuntimeError("%s fails without any change: %s" % (test, wrong))
                 self.without[test] = open(self.program(test), "rb").read(), 10 * (time.time() - begin) + self.patience
             return self.without[test]
 
@@ -266,15 +257,15 @@ class Bench:
         return self.local.folder
 
     def program(self, test):
-        return os.path.join(self.own(), os.path.basename(test[0]))
+        return os.path.join(self.own(), os.path.basename(test))
 
     def build(self, test, text):
         with open(os.path.join(self.own(), self.file), "w", encoding="utf-8") as file:
             file.write(text)
-        libraries = ["-lhiredis"] if test[0].startswith("redis/") else []
-        return self.compile(test[1], ["-I" + self.tests_folder, "-I" + self.tests_folder + "/redis",
-                                      os.path.join(self.tests_folder, test[0] + ".c"), "-o", self.program(test)],
-                            libraries)
+        libraries = ["-lhiredis"] if test.startswith("redis/") else []
+        return self.compile("-O1" if test in LONG else "-O0",
+                            ["-I" + self.tests_folder, "-I" + self.tests_folder + "/redis",
+                             os.path.join(self.tests_folder, test + ".c"), "-o", self.program(test)], libraries)
 
     def compile(self, level, rest, libraries):
         command = os.environ.get("CC", "gcc").split() + ["-std=c99", level, "-w", "-pthread", "-I."] + rest + libraries
@@ -333,13 +324,13 @@ class Bench:
             if open(self.program(test), "rb").read() == program:
                 continue
             seen = True
-            if test[1] != "-O0" and not asked and self.file == "ratelimit.h":
+            if test in LONG and not asked and self.file == "ratelimit.h":
                 asked = True  # before the long tests
                 if self.same_code(text):
                     return "same"
             wrong = self.run(test, limit)
             if wrong:
-                return "caught by %s: %s" % (test[0], wrong)
+                return "caught by %s: %s" % (test, wrong)
         return "survives" if seen else "same"
 
 
@@ -439,7 +430,7 @@ def self_check(build, root):
               verdicts.get(what, "").startswith(wanted.get(what, "-")))
     os.environ["SAMPLE"] = "12"
     name, tests = SECTIONS["arithmetic"]
-    SECTIONS["arithmetic"] = (name, tests[:3])
+    SECTIONS["arithmetic"] = name, " ".join(tests.split()[:3])
     _, good = score(build, ["arithmetic"], root, False)
     check("of 12 mutants of arithmetic only %d were caught by the quick tests" % good, good >= 7)
     print("%d passed, %d failed" % (passed, failed))
