@@ -59,6 +59,8 @@ SECTIONS = {
 # These take so long that they pay for being optimised.
 LONG = ("test_tier test_reported vectors test_model test_interleavings test_interleavings_32 test_threads test_lock "
         "test_processes").split()
+# In these no clock but the test's own runs: once failed is caught. Others must fail twice.
+SURE = "fixture known_answers test_limit test_arithmetic test_ticks test_table test_borders test_top vectors".split()
 
 # ---- mutants
 
@@ -239,8 +241,11 @@ class Bench:
             if test not in self.without:
                 if not self.build(test, self.text):
                     raise RuntimeError("%s does not compile without any change" % test)
-                begin = time.time()
-                wrong = self.run(test, 1200)
+                for _ in range(3):  # on a machine at work a test of real servers may fail by itself
+                    begin = time.time()
+                    wrong = self.run(test, 1200)
+                    if not wrong:
+                        break
                 if wrong:
                     raise RuntimeError("%s fails without any change: %s" % (test, wrong))
                 self.without[test] = open(self.program(test), "rb").read(), 10 * (time.time() - begin) + self.patience
@@ -329,6 +334,8 @@ class Bench:
                 if self.same_code(text):
                     return "same"
             wrong = self.run(test, limit)
+            if wrong and test not in SURE:
+                wrong = self.run(test, limit)
             if wrong:
                 return "caught by %s: %s" % (test, wrong)
         return "survives" if seen else "same"
