@@ -1,5 +1,5 @@
-/* test_borders.c - what no other test looked at, as operators of the code that were changed one at a time have shown
- * (make mutants). Each test is named after what goes wrong without it. */
+/* test_borders.c - what no other test looked at, as operators of the code that were changed one at
+ * a time have shown (make mutants). Each test is named after what goes wrong without it. */
 #define _DEFAULT_SOURCE
 
 #include <pthread.h>
@@ -23,8 +23,8 @@ static ratelimit_request request_of(const ratelimit_limit *limit, ratelimit_op o
 
 #if defined(RATELIMIT_PRIV_SHARED) && RATELIMIT_PRIV_ATOMIC64
 
-/* A holder died after its mark: who takes over knows the kind of the debt, not how long it was when it was seen. That may
- * not make it a debt of a clock that was set back, which is cut. */
+/* A holder died after its mark: who takes over knows the kind of the debt, not how long it was when
+ * it was seen. That may not make it a debt of a clock that was set back, which is cut. */
 static void a_debt_made_on_purpose_outlives_the_holder_of_its_mark(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 1);

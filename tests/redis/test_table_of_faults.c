@@ -1,5 +1,6 @@
-/* test_table_of_faults.c - what each fault costs while eight threads take from one key: prints a row for each, and looks
- * at what must hold in all: no token over the stated bound, no call without an end, decisions again afterwards.
+/* test_table_of_faults.c - what each fault costs while eight threads take from one key: prints a
+ * row for each, and looks at what must hold in all: no token over the stated bound, no call without
+ * an end, decisions again afterwards.
  *
  * TIMES in the environment: how often each fault is made (3). */
 #define _POSIX_C_SOURCE 200809L
@@ -40,7 +41,7 @@ static void *taker_run(void *self)
     return NULL;
 }
 
-/* ---- faults: a kind of the proxy, or a function ----------------------------------------------- */
+/* ---- faults: a kind of the proxy, or a function ---------------------------------------------- */
 
 static void command(const char *text)
 {
