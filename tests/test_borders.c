@@ -94,6 +94,17 @@ static void no_bucket_and_no_limit_are_bad_arguments_of_every_call(void)
 #endif
 }
 
+/* While a store fails each of so many nodes gives its share, also where the interval cannot be so
+ * many times as long. */
+static void a_share_of_a_limit_of_146_years_is_a_share(void)
+{
+    const ratelimit_limit all = ratelimit_limit_make(8, RATELIMIT_PRIV_MAX, 8);
+    const ratelimit_limit share = ratelimit_priv_share(&all, 4);
+    CHECK_U64(share.burst, 2);
+    CHECK_U64(share.interval_ns, RATELIMIT_PRIV_MAX / 2);
+    CHECK_U64(ratelimit_priv_share(&all, 9).interval_ns, RATELIMIT_PRIV_MAX); /* at least 1 */
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -104,6 +115,7 @@ int main(int argc, char **argv)
     SKIP(a_debt_made_on_purpose_outlives_the_holder_of_its_mark, "no 64-bit swap");
     SKIP(a_refusal_writes_to_no_shared_bucket, "no 64-bit swap");
 #endif
+    RUN(a_share_of_a_limit_of_146_years_is_a_share);
     RUN(no_bucket_and_no_limit_are_bad_arguments_of_every_call);
     return check_end();
 }

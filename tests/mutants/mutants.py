@@ -52,7 +52,8 @@ SECTIONS = {
                "test_model test_interleavings test_interleavings_32 test_threads test_lock"),
     "table": ("ratelimit.h", "known_answers test_stolen test_borders test_table test_top test_reported test_cas_held "
               "test_interleavings test_model vectors test_interleavings_32 test_threads test_lock test_processes"),
-    "tier": ("ratelimit.h", "known_answers test_tier test_limiter test_reported test_cas_held test_model test_threads"),
+    "tier": ("ratelimit.h", "known_answers test_borders test_tier test_limiter test_reported test_cas_held "
+             "test_model test_threads"),
     "scripts": ("ratelimit_redis.h", "redis/vectors_redis redis/test_store redis/test_locks"),
     "fixture": ("fixture.h", "fixture"),
 }
