@@ -3,8 +3,8 @@
 
     coverage.py BUILD [redis]
 
-Builds the unit tests with gcc --coverage, runs them, adds up what gcov says. "redis": the companion's tests, which
-want the servers of "tests/redis/run.sh with". What is not reached is listed in BUILD/coverage/unreached. In the
+Builds the unit tests (TESTS: only these) with gcc --coverage, runs them, adds up what gcov says. "redis": the
+companion's tests, which want the servers of "tests/redis/run.sh with". What is not reached is listed in BUILD/coverage/unreached. In the
 sections arithmetic, bucket and table each such place is explained in unreached.txt beside this file, by the text of
 its line, or the run fails:
 
@@ -44,9 +44,13 @@ def sections_of(lines):
 
 def tests_of(redis):
     if redis:
-        return [("redis/" + test, ["-lhiredis"] + ["-levent"] * (test == "test_async")) for test in REDIS]
-    files = sorted(glob.glob(os.path.join(ROOT, "tests", "test_*.c")))
-    return [(test, []) for test in ["vectors", "known_answers"] + [os.path.basename(file)[:-2] for file in files]]
+        tests = ["redis/" + test for test in REDIS]
+    else:
+        files = sorted(glob.glob(os.path.join(ROOT, "tests", "test_*.c")))
+        tests = ["vectors", "known_answers"] + [os.path.basename(file)[:-2] for file in files]
+    wanted = os.environ.get("TESTS", "").split()
+    return [(test, ["-lhiredis"] * redis + ["-levent"] * (test == "redis/test_async"))
+            for test in tests if not wanted or test in wanted]
 
 
 def gather(build, header, redis):
