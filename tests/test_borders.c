@@ -85,6 +85,9 @@ static void no_bucket_and_no_limit_are_bad_arguments_of_every_call(void)
 #endif
     }
     CHECK(!ratelimit_bucket_take(&b, NULL, 1, 0, &res));
+    CHECK(!ratelimit_bucket_decide(&b, NULL, 0, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(!ratelimit_bucket_decide(NULL, NULL, 0, NULL));
     CHECK_U64(b.rest | b.full_ns, 0);
 #if defined(RATELIMIT_PRIV_SHARED)
     CHECK(!ratelimit_bucket_take_shared(&b, NULL, 1, 0, &res));
@@ -92,6 +95,40 @@ static void no_bucket_and_no_limit_are_bad_arguments_of_every_call(void)
     CHECK(!ratelimit_bucket_decide_shared(&b, NULL, 0, NULL));
     CHECK_U64(b.rest | b.full_ns, 0);
 #endif
+}
+
+/* Almost a token, in whole ns, would be 334 ns of a limit whose token takes 333 1/3 ns. */
+static void almost_a_token_under_a_limit_with_fractions_is_no_more_than_its_window(void)
+{
+    const ratelimit_limit slow = ratelimit_limit_make(1, SEC, 1);
+    const ratelimit_limit fast = ratelimit_limit_make(3, US, 1);
+    ratelimit_request peek = request_of(&fast, RATELIMIT_PEEK, 1);
+    ratelimit_bucket b;
+    ratelimit_result res;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, &slow, 1, 0, NULL));
+    CHECK(!ratelimit_bucket_decide(&b, &peek, 1, &res));
+    CHECK_U64(res.retry_after_ns, 334);
+    CHECK_U64(res.reset_after_ns, 334);
+    CHECK(!ratelimit_bucket_take(&b, &fast, 1, 333, NULL));
+}
+
+/* A step as long as time is: no clock was set back by more. */
+static void a_table_with_the_longest_step_forgives_no_window(void)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    const ratelimit_limit limit = ratelimit_window_make(5, MINUTE);
+    ratelimit_table_options options;
+    ratelimit_table *t;
+    ratelimit_result res;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    options.step_ns = FOREVER;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    CHECK(ratelimit_table_take(t, "k", 1, &limit, 5, 100 * MINUTE, NULL));
+    CHECK(!ratelimit_table_take(t, "k", 1, &limit, 1, MINUTE + 1, &res));
+    CHECK_U64(res.retry_after_ns, 100 * MINUTE - 1);
+    CHECK(ratelimit_table_take(t, "k", 1, &limit, 5, 101 * MINUTE, NULL));
 }
 
 /* While a store fails each of so many nodes gives its share, also where the interval cannot be so
@@ -115,6 +152,8 @@ int main(int argc, char **argv)
     SKIP(a_debt_made_on_purpose_outlives_the_holder_of_its_mark, "no 64-bit swap");
     SKIP(a_refusal_writes_to_no_shared_bucket, "no 64-bit swap");
 #endif
+    RUN(almost_a_token_under_a_limit_with_fractions_is_no_more_than_its_window);
+    RUN(a_table_with_the_longest_step_forgives_no_window);
     RUN(a_share_of_a_limit_of_146_years_is_a_share);
     RUN(no_bucket_and_no_limit_are_bad_arguments_of_every_call);
     return check_end();
