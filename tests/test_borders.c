@@ -67,7 +67,9 @@ static void a_refusal_writes_to_no_shared_bucket(void)
 static void no_bucket_and_no_limit_are_bad_arguments_of_every_call(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
+    const ratelimit_request none = request_of(NULL, RATELIMIT_TAKE, 1);
     const ratelimit_limit *limits[2];
+    ratelimit_limit damaged = limit;
     ratelimit_bucket b;
     ratelimit_result res;
     int i;
@@ -88,6 +90,13 @@ static void no_bucket_and_no_limit_are_bad_arguments_of_every_call(void)
     CHECK(!ratelimit_bucket_decide(&b, NULL, 0, &res));
     CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
     CHECK(!ratelimit_bucket_decide(NULL, NULL, 0, NULL));
+    CHECK(!ratelimit_bucket_decide(&b, &none, 0, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_LIMIT);
+    damaged.kind = 200;
+    CHECK(!ratelimit_bucket_take(&b, &damaged, 1, 0, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_LIMIT);
+    CHECK_U64(ratelimit_table_take_batch(NULL, &none, NULL, 1, 0), 0);
+    CHECK(!ratelimit_table_decide(NULL, NULL, NULL, 0, RATELIMIT_EACH, 0));
     CHECK_U64(b.rest | b.full_ns, 0);
 #if defined(RATELIMIT_PRIV_SHARED)
     CHECK(!ratelimit_bucket_take_shared(&b, NULL, 1, 0, &res));
@@ -107,10 +116,9 @@ static void almost_a_token_under_a_limit_with_fractions_is_no_more_than_its_wind
     ratelimit_result res;
     memset(&b, 0, sizeof b);
     CHECK(ratelimit_bucket_take(&b, &slow, 1, 0, NULL));
-    CHECK(!ratelimit_bucket_decide(&b, &peek, 1, &res));
+    CHECK(!ratelimit_bucket_decide(&b, &peek, 500 * US, &res)); /* 0.9995 of a token */
     CHECK_U64(res.retry_after_ns, 334);
     CHECK_U64(res.reset_after_ns, 334);
-    CHECK(!ratelimit_bucket_take(&b, &fast, 1, 333, NULL));
 }
 
 /* A step as long as time is: no clock was set back by more. */
@@ -129,6 +137,43 @@ static void a_table_with_the_longest_step_forgives_no_window(void)
     CHECK(!ratelimit_table_take(t, "k", 1, &limit, 1, MINUTE + 1, &res));
     CHECK_U64(res.retry_after_ns, 100 * MINUTE - 1);
     CHECK(ratelimit_table_take(t, "k", 1, &limit, 5, 101 * MINUTE, NULL));
+}
+
+/* The quick ways: a refusal of many tokens, of a limit with intervals of few ns, tells what is owed
+ * without them. */
+static void check_many(bool first, bool second, const ratelimit_result *res)
+{
+    CHECK(first && !second);
+    CHECK_U64(res->remaining, 75);
+    CHECK_U64(res->retry_after_ns, 50);
+    CHECK_U64(res->reset_after_ns, 50);
+}
+
+static void a_refusal_of_many_tokens_of_few_ns_tells_what_is_owed(void)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    const ratelimit_limit limit = ratelimit_limit_make(1, 2, 100);
+    ratelimit_table_options options;
+    ratelimit_bucket b;
+    ratelimit_table *t;
+    ratelimit_result res;
+    bool first;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL)); /* known: the quick way */
+    first = ratelimit_table_take(t, "k", 1, &limit, 25, SEC, NULL);
+    check_many(first, ratelimit_table_take(t, "k", 1, &limit, 100, SEC, &res), &res);
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, &limit, 1, 0, NULL));
+    first = ratelimit_bucket_take(&b, &limit, 25, SEC, NULL);
+    check_many(first, ratelimit_bucket_take(&b, &limit, 100, SEC, &res), &res);
+#if defined(RATELIMIT_PRIV_SHARED)
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take_shared(&b, &limit, 1, 0, NULL));
+    first = ratelimit_bucket_take_shared(&b, &limit, 25, SEC, NULL);
+    check_many(first, ratelimit_bucket_take_shared(&b, &limit, 100, SEC, &res), &res);
+#endif
 }
 
 /* While a store fails each of so many nodes gives its share, also where the interval cannot be so
@@ -154,6 +199,7 @@ int main(int argc, char **argv)
 #endif
     RUN(almost_a_token_under_a_limit_with_fractions_is_no_more_than_its_window);
     RUN(a_table_with_the_longest_step_forgives_no_window);
+    RUN(a_refusal_of_many_tokens_of_few_ns_tells_what_is_owed);
     RUN(a_share_of_a_limit_of_146_years_is_a_share);
     RUN(no_bucket_and_no_limit_are_bad_arguments_of_every_call);
     return check_end();

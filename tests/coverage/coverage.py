@@ -10,6 +10,8 @@ its line, or the run fails:
 
     - the line as it stands in the header
     why a reason
+
+which is also the reason for lines just below it that are not run.
 """
 import collections
 import glob
@@ -114,7 +116,7 @@ def main():
     counts, branches, bad = gather(build, header, redis)
     known = explained()
     rows = collections.OrderedDict()
-    open_ends = []
+    open_ends, before = [], None
     with open(os.path.join(build, "unreached"), "w", encoding="utf-8") as unreached:
         for number in sorted(counts):
             name, text = names[number - 1], lines[number - 1]
@@ -126,11 +128,13 @@ def main():
             row[2] += len(taken)
             row[3] += len(taken) - missed
             if counts[number] and not missed:
+                before = None
                 continue
-            why = known.get(squeeze(text))
+            why = known.get(squeeze(text)) or (not counts[number] and before)
             row[4] += (missed or 1) if why else 0
             unreached.write("%d: %s: %s %s\n" % (number, name, "%d of %d branches" % (missed, len(taken))
                                                  if counts[number] else "not run", text.strip()))
+            before = why
             if not why and name in MUST:
                 open_ends.append("%d: %s" % (number, text.strip()))
     print("%-32s %6s %9s %9s %9s %9s" % (header, "lines", "reached", "branches", "reached", "explained"))
