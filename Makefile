@@ -11,7 +11,7 @@ WARN = -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
 LIMIT ?= 10/m burst 20
 
 # gcc-multilib itself excludes cross compilers; the package of the compiler's version does not.
-PACKAGES = gcc g++ clang libclang-rt-dev clang-format python3 git tcc \
+PACKAGES = gcc g++ clang libclang-rt-dev afl++ clang-format python3 git tcc \
            gcc-arm-none-eabi gcc-s390x-linux-gnu libc6-dev-s390x-cross \
            gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-arm-linux-gnueabihf libc6-dev-armhf-cross \
            gcc-riscv64-linux-gnu libc6-dev-riscv64-cross gcc-mips-linux-gnu libc6-dev-mips-cross \
@@ -29,7 +29,7 @@ C_FILES = $(wildcard tests/*.[ch] tests/*/*.[ch] examples/*.[ch] examples/*/*.[c
 .DEFAULT_GOAL := help
 .PHONY: help demo deps test check one examples bench bench-redis bench-replay flood size fmt fmt-check \
         check-checks check-docs check-fuzz portability check-redis clean bench-server bench-nginx \
-        check-proofs soak
+        check-proofs soak mutants coverage table-of-faults corpora
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-26s %s\n", $$1, $$2}'
@@ -100,7 +100,19 @@ check-fuzz: ## the readers of texts, fed what a fuzzer thinks of (FUZZ_SECONDS f
 check-proofs: ## the protocol of a line searched by spin, the laws of the arithmetic proven by z3
 	@BUILD=$(BUILD) sh tests/run.sh proofs
 
-soak: ## the long forms, hours: DECISIONS (10^9) beside exact numbers, HISTORIES, all interleavings; SEED
+mutants: ## change one operator at a time, hours: a test must see each (SECTION=table SAMPLE=100 SEED=1 JOBS=2)
+	@BUILD=$(BUILD) sh tests/run.sh mutants $(SECTION)
+
+coverage: ## lines and branches that the tests reach, by section (REDIS=1: of the companion)
+	@BUILD=$(BUILD) sh tests/run.sh coverage
+
+table-of-faults: ## on Redis: each fault, how often, decisions meanwhile, tokens over, longest call
+	@sh tests/redis/run.sh test_table_of_faults
+
+corpora: ## what fuzzers have found (libFuzzer and AFL++, FUZZ_SECONDS each), made small, to tests/fuzz/corpus
+	@BUILD=$(BUILD) LONG=1 CORPUS=1 sh tests/run.sh fuzz
+
+soak: ## the long forms, hours: DECISIONS (10^9) beside exact numbers, HISTORIES, all interleavings, mutants; SEED
 	@BUILD=$(BUILD) sh tests/run.sh soak
 
 check-docs: ## what README and comments say is compiled, run, declared

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds and runs the tests.
 #
-#     run.sh all | fast | portability | redis | examples | fuzz | docs | faults | proofs | soak
+#     run.sh all | fast | portability | redis | examples | fuzz | docs | faults | proofs | coverage | soak
+#     run.sh mutants [SECTION...]
 #     run.sh one TEST [WORD...]    builds tests/TEST.c, sanitized, and runs it; words: what of it
 #
 # A suite prints its failures and ends with "N passed, N failed" (", N skipped"); the last line of all is
@@ -155,11 +156,35 @@ example() { # NAME: examples/NAME, or what it is called there, against real part
 }
 
 fuzz() {
-    suite fuzz 3600 sh tests/fuzz/run.sh "${FUZZ_SECONDS:-5}"
+    suite fuzz $((3600 + 100 * ${FUZZ_SECONDS:-5})) sh tests/fuzz/run.sh "${FUZZ_SECONDS:-5}"
 }
 
 faults() { # PROCESSES
     JOBS=$1 suite "planted faults" 7200 sh tests/faults/run.sh "$BUILD"
+}
+
+mutants() { # SECTION...; none: all, the Lua scripts, too
+    scripts=yes
+    case " ${*:-scripts} " in *" scripts "*) ;; *) scripts= ;; esac
+    if [ -n "$scripts" ]; then
+        suite mutants 864000 sh tests/redis/run.sh with python3 tests/mutants/mutants.py "$BUILD" "$@"
+    else
+        suite mutants 864000 python3 tests/mutants/mutants.py "$BUILD" "$@"
+    fi
+    sed -n '/^survives: /,/^    +/p; /^mutants of/,$p' "$job.said"
+}
+
+mutants_self() {
+    suite "mutants: the tool" 1200 python3 tests/mutants/mutants.py "$BUILD" self
+}
+
+coverage() {
+    if [ -n "${REDIS:-}" ]; then
+        suite coverage 7200 sh tests/redis/run.sh with python3 tests/coverage/coverage.py "$BUILD" redis
+    else
+        suite coverage 7200 python3 tests/coverage/coverage.py "$BUILD"
+    fi
+    sed -n '/^ratelimit/,/^all/p' "$job.said"
 }
 
 # ---- the lists of suites
@@ -334,6 +359,7 @@ all)
     later numbers
     later docs
     later proofs
+    ! have python3 python3 || later mutants_self
     examples
     first faults $(((JOBS + 1) / 2))
     portability
@@ -352,7 +378,7 @@ portability)
     all_jobs
     table
     ;;
-redis | fuzz | docs | proofs)
+redis | fuzz | docs | proofs | coverage)
     later "$1"
     all_jobs
     ;;
@@ -360,11 +386,19 @@ soak)
     SEED=${SEED:-$(date +%s)}
     later long test_arithmetic "SEED=$SEED" "DECISIONS=${DECISIONS:-1000000000}" ARITHMETIC=long
     later long test_model "SEED=$SEED" "HISTORIES=${HISTORIES:-100000}"
-    later long test_interleavings INTERLEAVINGS=long
-    later long test_interleavings_32 INTERLEAVINGS=long
-    LONG=1
+    later long test_interleavings "INTERLEAVINGS=${INTERLEAVINGS:-long}"
+    later long test_interleavings_32 "INTERLEAVINGS=${INTERLEAVINGS:-long}"
+    LONG=${LONG-1}
     export LONG
     later proofs
+    later fuzz
+    later coverage
+    all_jobs
+    later mutants
+    all_jobs
+    ;;
+mutants)
+    later "$@"
     all_jobs
     ;;
 faults)

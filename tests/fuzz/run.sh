@@ -5,6 +5,10 @@
 # (CC), and under libFuzzer with sanitizers (CLANG). What makes one fail is left in BUILD/fuzz and
 # printed; `BUILD/fuzz/TARGET-plain FILE` shows it again. SKIP_MISSING=1: without clang's fuzzer
 # runtime, or the libraries of a target, that counts as skipped; otherwise as failed.
+#
+# LONG=1: AFL++ runs each, too. CORPUS=1: what the fuzzers have found is made as small as it gets
+# without losing a branch, and replaces corpus/TARGET: one input a line, unusual bytes as \0 and
+# three octal digits. With these all begin.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}/fuzz
@@ -51,11 +55,29 @@ plain() { # target, its libraries...
     result "$target, plain" $code "$BUILD/$target.log" "$BUILD/none"
 }
 
+unpack() { # target, folder: its corpus, one file for each line
+    number=0
+    while IFS= read -r line; do
+        number=$((number + 1))
+        printf '%b' "$line" >"$2/corpus$number" || return
+    done <"tests/fuzz/corpus/$1"
+}
+
+# pack FILE...: those lines, the shortest first, 8 KB of them
+pack() {
+    for file in "$@"; do
+        od -An -v -tu1 "$file" | awk '
+            { for (i = 1; i <= NF; i++) printf($i > 31 && $i < 127 && $i != 92 ? "%c" : "\\0%03o", $i) }
+            END { print "" }'
+    done | awk '{ print length($0) "\t" $0 }' | sort -n | cut -f 2- |
+        awk '(bytes += length($0) + 1) <= 8192'
+}
+
 driven() { # target, its libraries...
     target=$1 seeds=$BUILD/$target-seeds found=$BUILD/$target-found
     shift
     rm -rf "$seeds" "$found"
-    mkdir -p "$seeds" "$found" && "$BUILD/$target-plain" --seeds "$seeds" &&
+    mkdir -p "$seeds" "$found" && "$BUILD/$target-plain" --seeds "$seeds" && unpack "$target" "$seeds" &&
         "${CLANG:-clang}" -std=c99 $WARN -O1 -g -fsanitize=fuzzer $SANITIZERS -I. "tests/fuzz/$target.c" \
             -o "$BUILD/$target" "$@" -pthread >"$BUILD/$target.log" 2>&1 &&
         "$BUILD/$target" -max_total_time="$SECONDS_EACH" -max_len=1024 -timeout=20 -rss_limit_mb=1024 \
@@ -64,10 +86,44 @@ driven() { # target, its libraries...
     sed -n 's/^Done \([0-9]*\) runs.*/'"$target"': \1 runs/p' "$BUILD/$target.log"
 }
 
+# It says where it stopped; what makes a target fail or hang counts as a failure of ours.
+afl() { # target, its libraries...
+    target=$1 seeds=$BUILD/$target-seeds out=$BUILD/$target-afl
+    shift
+    rm -rf "$out"
+    AFL_USE_ASAN=1 AFL_USE_UBSAN=1 AFL_QUIET=1 afl-clang-fast -std=c99 -w -O1 -g -fsanitize=fuzzer -I. \
+        "tests/fuzz/$target.c" -o "$BUILD/$target-afl-program" "$@" -pthread >"$BUILD/$target.log" 2>&1 &&
+        AFL_SKIP_CPUFREQ=1 AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES=1 AFL_NO_UI=1 AFL_NO_AFFINITY=1 \
+            AFL_HANG_TMOUT=20000 timeout -k 5 $((SECONDS_EACH * 10 + 600)) afl-fuzz -V "$SECONDS_EACH" -G 1024 \
+            -t 20000 -m none -i "$seeds" -o "$out" -x tests/fuzz/words.dict -- "$BUILD/$target-afl-program" \
+            >>"$BUILD/$target.log" 2>&1
+    code=$?
+    for file in "$out"/default/crashes/id* "$out"/default/hangs/id*; do
+        [ -f "$file" ] || continue
+        code=1
+        cp "$file" "$out/crash-$(basename "$file" | tr -c 'a-z0-9\n' _)"
+    done
+    result "$target, AFL++" $code "$BUILD/$target.log" "$out"
+    sed -n 's/^execs_done *: */'"$target"', AFL++: runs: /p' "$out/default/fuzzer_stats"
+}
+
+corpus() { # target
+    small=$BUILD/$1-small
+    rm -rf "$small"
+    mkdir -p "$small" && "$BUILD/$1" -merge=1 -max_len=160 "$small" "$BUILD/$1-seeds" \
+        "$BUILD/$1-afl/default/queue" >"$BUILD/$1.log" 2>&1 && pack "$small"/* >"tests/fuzz/corpus/$1"
+    result "$1, corpus" $? "$BUILD/$1.log" "$BUILD/none"
+}
+
 mkdir -p "$BUILD" || exit 1
 echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9 ? 0 : 0; }' >"$BUILD/probe.c"
 "${CLANG:-clang}" -fsanitize=fuzzer "$BUILD/probe.c" -o "$BUILD/probe" >/dev/null 2>&1 && fuzzer=yes || fuzzer=
 [ -n "$fuzzer" ] || missing "clang's fuzzer runtime" libclang-rt-dev
+
+afl=
+if [ "${LONG:-0}" = 1 ]; then
+    command -v afl-clang-fast >/dev/null && afl=yes || missing AFL++ afl++
+fi
 
 for target in $TARGETS; do
     libraries=
@@ -86,6 +142,8 @@ for target in $TARGETS; do
     fi
     plain "$target" $libraries
     [ -z "$fuzzer" ] || driven "$target" $libraries
+    [ -z "$afl" ] || afl "$target" $libraries
+    [ -z "${CORPUS:-}" ] || corpus "$target"
 done
 if [ "$skipped" -ne 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"

@@ -7,6 +7,7 @@
 #                                             when something goes wrong. NODE_PATH: where
 #                                             rate-limiter-flexible and ioredis are, to measure them, too
 #        tests/redis/run.sh faults [WORD...]  plants the faults of faults.txt: each must be caught
+#        tests/redis/run.sh with COMMAND...   runs a command while servers, a cluster and a pair are there
 # Ends with "N passed, N failed" (", N skipped"). SKIP_MISSING=1: if a program or header is missing, that is a skip.
 # HIREDIS: a folder with another hiredis (HIREDIS/hiredis/hiredis.h, HIREDIS/libhiredis.a).
 # CC, CFLAGS: compiler, and its flags instead of those with sanitizers. SEED: see check.h. WORDS: run only the tests whose
@@ -17,7 +18,7 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds scripts vectors_redis test_store test_failures test_shards test_locks test_deployments test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
+ALL="builds scripts vectors_redis test_store test_failures test_table_of_faults test_shards test_locks test_deployments test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
 CLUSTER_TESTS="test_async test_async_ev test_async_uv test_async_tls test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
@@ -477,6 +478,12 @@ if [ "${1:-}" = faults ]; then
         case $words in *killed*) start_cluster || exit 1 ;; esac # one of its masters is dead now
     done <"$dir/faults"
     sum
+    exit
+fi
+if [ "${1:-}" = with ]; then
+    shift
+    start_cluster && start_shards && start_pair || exit 1
+    "$@"
     exit
 fi
 formed=

@@ -175,10 +175,13 @@ static void a_sliding_window_weighs_the_one_before_by_what_is_left_of_it(void)
     enum { HOUR = 3600000 };
     uint64_t now = server_now_ms(), since = now % HOUR, share, most = 1000000;
     ratelimit_result res;
+    long long ttl;
     server_flush();
     plant(now - since - HOUR, 900000, 5);
     share = (900000 * (HOUR - since) + HOUR - 1) / HOUR;
     CHECK(ratelimit_redis_sliding(r, KEY, most, HOUR, 1, &res));
+    ttl = server_int(server_port(), "PTTL ratelimit:s{k}"); /* no longer than it can matter */
+    CHECK(ttl > HOUR - 1000 && ttl <= 2 * HOUR + 2);
     CHECK(res.remaining + 1 + share >= most && res.remaining + 1 + share <= most + 3000);
     CHECK(!ratelimit_redis_sliding(r, KEY, most, HOUR, res.remaining + 3000, &res));
     CHECK_U64(res.status, RATELIMIT_DENIED);
