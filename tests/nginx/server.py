@@ -220,3 +220,12 @@ def load(port, path, seconds, connections=8, script=""):
     counted = re.search(r"counted (\d+) (\d+) (\d+) (\d+)", text)
     check("wrk measures", counted, text)
     return tuple(int(n) for n in counted.groups()) if counted else (0, 0, 0, 0)
+
+
+def check_valgrind(log):
+    """That valgrind has found nothing, but for what nginx itself frees at no time."""
+    with open(log, encoding="utf-8") as file:
+        text = re.sub(r"^==\d+== ?", "", file.read(), flags=re.M)
+    own = ("ngx_set_environment", "ngx_crc32_table_init")
+    faults = [part for part in re.split(r"\n\n+", text) if re.search(r"^\s+at 0x", part, re.M) and not any(name in part for name in own)]
+    check("valgrind has nothing to say of the module", "ERROR SUMMARY" in text and not faults, "\n".join(faults)[:3000])
