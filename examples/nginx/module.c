@@ -38,6 +38,9 @@
       nobody is asked again: on_wait_over goes on with the phases, where on_request is the first to
       be called once more, finds a decision, and returns NGX_DECLINED.
 
+      Zones in Redis are asked by redis.c instead, also without blocking: while the answer is not
+      here, the request waits in the same way.
+
    5. nginx writes the log: on_log charges what is only known now, such as $bytes_sent. The log's
       variables come from the decision (status.c).
 
