@@ -68,8 +68,7 @@ typedef struct zone {
     ratelimit_limit limit;
     ngx_flag_t address; /* the key is one: only the first bits4 or bits6 of it count */
     unsigned bits4, bits6;
-    ngx_flag_t
-        in_redis; /* the memory counts what becomes of requests, and is what fail=local asks */
+    ngx_flag_t in_redis; /* then the table is for fail=local, and the tallies as ever */
     ngx_shm_zone_t *shm;
     zone_memory *memory;
     ratelimit_table *table;

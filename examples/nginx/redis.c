@@ -1,5 +1,5 @@
-/* Zones in Redis: limits that hold over several machines. ratelimit_redis.h asks Redis on nginx's own
-   event loop, so nothing blocks.
+/* Zones in Redis: limits that hold over several machines. ratelimit_redis.h asks Redis on nginx's
+   own event loop, so nothing blocks.
 
    A request that asks is suspended as one that is delayed: it holds a connection, and nothing else.
    What is asked is an `asked`, which lives until the answer comes, also if the client leaves

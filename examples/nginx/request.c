@@ -224,8 +224,8 @@ static void on_wait_over(ngx_http_request_t *r)
     ngx_http_core_run_phases(r);
 }
 
-/* Puts a request to sleep in nginx's event loop: it holds a connection, and nothing else. If the
-   client leaves meanwhile, the request ends. */
+/* Puts a request to sleep in nginx's event loop, until its event for writing: it holds a connection,
+   and nothing else. If the client leaves meanwhile, the request ends. */
 static ngx_int_t suspend(ngx_http_request_t *r)
 {
     if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK)
@@ -237,10 +237,13 @@ static ngx_int_t suspend(ngx_http_request_t *r)
 
 static ngx_int_t sleep_for(ngx_http_request_t *r, uint64_t ns)
 {
+    ngx_int_t status = suspend(r);
+    if (status != NGX_AGAIN)
+        return status;
     r->connection->write->delayed = 1;
     ngx_add_timer(r->connection->write,
                   (ngx_msec_t)((ns + RATELIMIT_MILLISECOND - 1) / RATELIMIT_MILLISECOND));
-    return suspend(r);
+    return NGX_AGAIN;
 }
 
 /* What the places of r's location ask for. */

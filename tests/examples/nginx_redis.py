@@ -357,7 +357,7 @@ for fail, statuses, said in (("open", [200] * 5, "pass"), ("closed", [503] * 5, 
     nginx.end()
     stop(again)
 
-# A password, a database, a Unix socket; more requests than may wait for an answer.
+# A password, a database, a Unix socket, a user, sentinels.
 path = os.path.join(server.folder, "redis.sock")
 mine = redis("--unixsocket", path, "--requirepass", "secret")
 nginx = Nginx(ONE % f"ratelimit_redis unix:{path} password=secret database=3;", PLACES3).start("l")
@@ -368,6 +368,17 @@ nginx = Nginx(ONE % f"ratelimit_redis 127.0.0.1:{mine[1]} password=wrong fail=cl
 equal("a wrong password is a failure", nginx.status("/l?k=1"), 503)
 check("in the server's words", "WRONGPASS" in nginx.log(), nginx.log()[-500:])
 nginx.end()
+cli("-a", "secret", "--no-auth-warning", "ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", port=mine[1])
+cli("-a", "secret", "--no-auth-warning", "CONFIG", "SET", "requirepass", "", port=mine[1])
+port = free_port()
+with open(os.path.join(server.folder, "sentinel.conf"), "w", encoding="utf-8") as file:
+    file.write(f"port {port}\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 {mine[1]} 1\n")
+sentinel = start("redis-server", os.path.join(server.folder, "sentinel.conf"), "--sentinel", port=port)
+nginx = Nginx(ONE % f"ratelimit_redis 127.0.0.1:{port} master=m user=u password=p fail=closed;", PLACES3).start("l")
+check("a sentinel that knows the master, and a user", wait_until(lambda: nginx.status("/l?k=1") == 200))
+check("decided there", wait_until(lambda: nginx.status("/l?k=1") == 429))
+nginx.end()
+stop(sentinel)
 stop(mine[0])
 
 # ---- a cluster: limits with keys on two nodes
