@@ -383,10 +383,12 @@ stop(mine[0])
 
 # ---- a cluster: limits with keys on two nodes
 
-nodes = [redis("--cluster-enabled", "yes", "--cluster-config-file", f"nodes{i}.conf", "--cluster-node-timeout", "20000") for i in range(2)]
+buses = [free_port(), free_port()]
+nodes = [redis("--cluster-enabled", "yes", "--cluster-config-file", f"nodes{bus}.conf", "--cluster-node-timeout", "20000",
+               "--cluster-port", bus) for bus in buses]
 for (child, port), slots in zip(nodes, (("0", "8191"), ("8192", "16383"))):
     cli("CLUSTER", "ADDSLOTSRANGE", *slots, port=port)
-cli("CLUSTER", "MEET", "127.0.0.1", str(nodes[1][1]), port=nodes[0][1])
+cli("CLUSTER", "MEET", "127.0.0.1", str(nodes[1][1]), str(buses[1]), port=nodes[0][1])
 check("the cluster is there", wait_until(lambda: all("cluster_state:ok" in cli("CLUSTER", "INFO", port=port) and "cluster_known_nodes:2"
                                                      in cli("CLUSTER", "INFO", port=port) for _, port in nodes), 60))
 nginx = Nginx(f"ratelimit_redis 127.0.0.1:{nodes[0][1]} cluster timeout=20s; ratelimit_zone $arg_k zone=l:1m redis 'limit=5/d';"
