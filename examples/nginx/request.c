@@ -224,8 +224,8 @@ static void on_wait_over(ngx_http_request_t *r)
     ngx_http_core_run_phases(r);
 }
 
-/* Puts a request to sleep in nginx's event loop, until its event for writing: it holds a connection,
-   and nothing else. If the client leaves meanwhile, the request ends. */
+/* Puts a request to sleep in nginx's event loop, until its event for writing. It holds a
+   connection, and nothing else. If the client leaves meanwhile, the request ends. */
 static ngx_int_t suspend(ngx_http_request_t *r)
 {
     if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK)
