@@ -236,7 +236,8 @@ threads = [threading.Thread(target=lambda: late.append(plain.status("/l?k=1"))) 
 for thread in threads:
     thread.start()
 h2 = subprocess.Popen(["curl", "-s", "--http2-prior-knowledge", "--parallel", "--parallel-immediate", "-w", "%{http_code} ",
-                       *(f"http://127.0.0.1:{nginx.port}/l?k=2", "-o", "/dev/null") * 3], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                       *(f"http://127.0.0.1:{nginx.port}/l?k=2", "-o", "/dev/null") * 3], text=True,
+                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 ahead = socket.create_connection(("127.0.0.1", plain.port))
 ahead.sendall(b"GET /l?k=3 HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + b"GET /free HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 gone = [socket.create_connection(("127.0.0.1", plain.port)) for _ in range(5)]
