@@ -345,8 +345,8 @@ for fail, statuses, said in (("open", [200] * 5, "pass"), ("closed", [503] * 5, 
     equal(f"{fail}: beside another limit", nginx.statuses("/shadow?k=4", 3), statuses[:3])
     equal(f"{fail}: charges", nginx.statuses("/charge?k=5", 1) + [wait_until(lambda: nginx.status("/charge?k=5") == 429, 3)],
           [503, False] if fail == "closed" else [200, fail == "local"])
-    _, fields, _ = nginx.get("/l?k=6")
-    equal(f"{fail}: clients are told numbers only if there are some", "ratelimit" in fields, fail == "local")
+    for path in ("/l?k=6", "/r?k=7"):
+        equal(f"{fail}: {path}: clients are told numbers only if there are some", "ratelimit" in nginx.get(path)[1], fail == "local")
     equal(f"{fail}: a rate", nginx.statuses("/r?k=6", 3), statuses[:3])
     samples = nginx.metrics()
     outcome = 'ratelimit_requests_total{zone="l",rule="",outcome="%s_WITHOUT_REDIS"}'
