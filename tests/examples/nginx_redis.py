@@ -230,6 +230,13 @@ PLACES3 = ("location /l { ratelimit zone=l; } location /free { } location /metri
 nginx = Nginx(ONE % (REDIS + " timeout=20s;"), PLACES3, workers=1, listen="http2").start("l", "free", "bytes")
 plain = Nginx(ONE % (REDIS + " timeout=20s;"), PLACES3, workers=1).start("l", "free", "bytes")
 worker = plain.workers()
+plain.file("html/long", "x" * (32 << 20))
+ahead = socket.create_connection(("127.0.0.1", plain.port))
+ahead.sendall(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+time.sleep(0.3)  # nobody reads, so nginx waits until it can write
+got = b""
+while len(got.split(b"\r\n\r\n", 1)[-1]) < 32 << 20:
+    got += ahead.recv(1 << 20)
 store.send_signal(signal.SIGSTOP)
 late = []
 threads = [threading.Thread(target=lambda: late.append(plain.status("/l?k=1"))) for _ in range(3)]
@@ -238,8 +245,7 @@ for thread in threads:
 h2 = subprocess.Popen(["curl", "-s", "--http2-prior-knowledge", "--parallel", "--parallel-immediate", "-w", "%{http_code} ",
                        *(f"http://127.0.0.1:{nginx.port}/l?k=2", "-o", "/dev/null") * 3], text=True,
                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-ahead = socket.create_connection(("127.0.0.1", plain.port))
-ahead.sendall(b"GET /l?k=3 HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + b"GET /free HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+ahead.sendall(b"GET /l?k=3 HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
 gone = [socket.create_connection(("127.0.0.1", plain.port)) for _ in range(5)]
 for s in gone:
     s.sendall(b"GET /l?k=4 HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -247,6 +253,13 @@ time.sleep(0.3)
 begin = time.monotonic()
 equal("while Redis hangs, others are served", plain.statuses("/free", 50), [200] * 50)
 equal("at once", (time.monotonic() - begin < 10, late), (True, []))
+ahead.sendall(b"GET /free HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+ahead.settimeout(0.5)
+try:
+    check("what wakes a request up too early does not let it pass", False, ahead.recv(100))
+except TimeoutError:
+    check("what wakes a request up too early does not let it pass", True)
+ahead.settimeout(60)
 for s in gone:
     s.close()
 check("a client that leaves is gone", wait_until(lambda: plain.log("access.log").count("/l 499 ") == 5), plain.log("access.log"))
