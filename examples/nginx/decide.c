@@ -1,4 +1,4 @@
-/* Decides all limits of a request: all or none.
+/* Decides all limits of a request in memory: all or none. (redis.c decides in Redis.)
 
    Limits whose zone is the same are one decision of its table, which is all or none at every
    moment. For several zones the tables are first asked whether all would pass; only then tokens are
@@ -115,8 +115,9 @@ static bool take_all(decision *d, uint64_t now)
     return pass;
 }
 
-static void take_shadow(decision *d, bool pass, uint64_t now)
+void decide_in_memory(decision *d, uint64_t now)
 {
+    bool pass = take_all(d, now);
     size_t i;
     for (i = 0; i < d->count; i++) {
         if (!d->rule[i].shadow)
@@ -137,6 +138,8 @@ static void take_shadow(decision *d, bool pass, uint64_t now)
 static void tell(const place *p, ratelimit_result *res)
 {
     uint64_t left;
+    if (res->status == RATELIMIT_STORE_FAILED)
+        return;
     if (res->status == RATELIMIT_TIMEOUT) {
         res->status = RATELIMIT_DENIED;
         res->retry_after_ns -= p->max_wait_ns;
@@ -154,7 +157,7 @@ static void tell(const place *p, ratelimit_result *res)
 }
 
 /* The outcome of one limit. The request waits for the longest delay. */
-static outcome conclude(decision *d, size_t i)
+static outcome outcome_of(decision *d, size_t i)
 {
     const ratelimit_result *res = &d->res[i];
     uint64_t delay = res->wait_ns > d->place[i]->free_ns ? res->wait_ns - d->place[i]->free_ns : 0;
@@ -172,23 +175,23 @@ static outcome conclude(decision *d, size_t i)
     return shadow ? DELAYED_DRY_RUN : DELAYED;
 }
 
-/* Decides, counts, and sets outcome, delay and binding of d. dry_run: the limits are charged, but
-   nobody waits or is refused. */
-void decide(decision *d, bool dry_run, uint64_t now)
+/* All limits are decided: counts, and sets outcome, delay and binding of d. dry_run: the limits are
+   charged, but nobody waits or is refused. */
+void conclude(decision *d, bool dry_run)
 {
     static const outcome order[] = {REJECTED, DELAYED, REJECTED_DRY_RUN, DELAYED_DRY_RUN, PASSED};
     bool seen[OUTCOMES] = {false};
     size_t i;
-    take_shadow(d, take_all(d, now), now);
     for (i = 0; i < d->count; i++) {
-        outcome what = conclude(d, i);
+        outcome what = outcome_of(d, i);
         what = !dry_run           ? what
                : what == REJECTED ? REJECTED_DRY_RUN
                : what == DELAYED  ? DELAYED_DRY_RUN
                                   : what;
         seen[what] = true;
         if (what != NOT_LIMITED)
-            zone_count(d->place[i]->zone, d->place[i]->rule ? d->rule[i].name : "", what);
+            zone_count(d->place[i]->zone, d->place[i]->rule ? d->rule[i].name : "",
+                       what + (d->failed ? OUTCOMES : 0));
         tell(d->place[i], &d->res[i]);
     }
     for (i = sizeof order / sizeof *order; i--;)

@@ -17,7 +17,7 @@ char *conf_error(ngx_conf_t *cf, const char *format, ...)
 }
 
 /* If word is NAME=VALUE, true and VALUE. */
-static bool is_option(const ngx_str_t *word, const char *name, ngx_str_t *value)
+bool is_option(const ngx_str_t *word, const char *name, ngx_str_t *value)
 {
     size_t len = ngx_strlen(name);
     if (word->len < len || ngx_strncmp(word->data, name, len) != 0)
@@ -28,7 +28,7 @@ static bool is_option(const ngx_str_t *word, const char *name, ngx_str_t *value)
 }
 
 /* A whole number from least to most; NGX_ERROR if text is none. */
-static ngx_int_t number(const ngx_str_t *text, ngx_int_t least, ngx_int_t most)
+ngx_int_t number(const ngx_str_t *text, ngx_int_t least, ngx_int_t most)
 {
     ngx_int_t n = ngx_atoi(text->data, text->len);
     return n < least || n > most ? NGX_ERROR : n;
@@ -66,7 +66,8 @@ static zone *find_zone(ngx_conf_t *cf, const ngx_str_t *name)
     return NULL;
 }
 
-/* ---- ratelimit_zone KEY zone=NAME:SIZE [rate=N r/s | "limit=LIMIT"] [ipv4=BITS] [ipv6=BITS] */
+/* ---- ratelimit_zone KEY zone=NAME:SIZE [redis] [rate=N r/s | "limit=LIMIT"] [ipv4=BITS]
+        [ipv6=BITS] */
 
 /* "10r/s" or "30r/m", as limit_req writes rates. */
 static char *read_rate(ngx_conf_t *cf, zone *z, const ngx_str_t *text)
@@ -166,6 +167,8 @@ static char *on_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *of)
             answer = read_bits(cf, z, &value, 32, &z->bits4);
         else if (is_option(&word[i], "ipv6=", &value))
             answer = read_bits(cf, z, &value, 128, &z->bits6);
+        else if (is_option(&word[i], "redis", &value) && !value.len && !z->in_redis)
+            z->in_redis = 1;
         else
             answer = conf_error(cf, "\"%V\" is unknown, or one too many", &word[i]);
     }
@@ -318,11 +321,17 @@ static char *on_place(ngx_conf_t *cf, ngx_command_t *cmd, void *of)
         conf->places = ngx_array_create(cf->pool, 4, sizeof p);
     if (!conf->places)
         return NGX_CONF_ERROR;
-    for (added = conf->places->elts, i = 0; i < conf->places->nelts; i++)
+    added = conf->places->elts;
+    for (i = 0; i < conf->places->nelts; i++)
         if (added[i].zone == p.zone && same_text(added[i].rule, p.rule) &&
             same_text(added[i].key, p.key))
             return conf_error(cf, "zone \"%V\" with this rule and key is here already",
                               &p.zone->name);
+    if (conf->places->nelts && added->zone->in_redis != p.zone->in_redis)
+        return conf_error(cf,
+                          "one of the zones \"%V\" and \"%V\" is in Redis, the other is not: they "
+                          "cannot limit the same request",
+                          &added->zone->name, &p.zone->name);
     if (conf->places->nelts == MAX_PLACES)
         return conf_error(cf, "more than %d limits in one place", MAX_PLACES);
     if (p.rule) {
@@ -402,6 +411,8 @@ ngx_command_t directives[] = {
     {ngx_string("ratelimit_zone"), NGX_HTTP_MAIN_CONF | NGX_CONF_2MORE, on_zone,
      NGX_HTTP_MAIN_CONF_OFFSET, 0, NULL},
     {ngx_string("ratelimit_rules"), NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE123, on_rules,
+     NGX_HTTP_MAIN_CONF_OFFSET, 0, NULL},
+    {ngx_string("ratelimit_redis"), NGX_HTTP_MAIN_CONF | NGX_CONF_1MORE, on_redis,
      NGX_HTTP_MAIN_CONF_OFFSET, 0, NULL},
     {ngx_string("ratelimit"), ANYWHERE | NGX_CONF_1MORE, on_place, NGX_HTTP_LOC_CONF_OFFSET, 0,
      NULL},

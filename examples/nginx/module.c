@@ -1,6 +1,6 @@
 /* ngx_http_ratelimit_module - what nginx's limit_req does and what it can't, with ratelimit.h
 
-   Package: nginx nginx-dev curl wrk valgrind
+   Package: nginx nginx-dev libhiredis-dev redis-server curl wrk valgrind
    Build:   bash examples/nginx/build.sh build/nginx
 
    Then in nginx.conf (README.md beside this file has all directives):
@@ -37,6 +37,9 @@
       The worker serves others meanwhile. The tokens are reserved already, so when the timer ends
       nobody is asked again: on_wait_over goes on with the phases, where on_request is the first to
       be called once more, finds a decision, and returns NGX_DECLINED.
+
+      Zones in Redis are asked by redis.c instead, also without blocking: while the answer is not
+      here, the request waits in the same way.
 
    5. nginx writes the log: on_log charges what is only known now, such as $bytes_sent. The log's
       variables come from the decision (status.c).
@@ -80,8 +83,16 @@ static ngx_int_t on_configured(ngx_conf_t *cf)
 {
     ngx_http_core_main_conf_t *core = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
     main_conf *conf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+    zone **zones = conf->zones.elts;
+    ngx_uint_t i;
     if (rules_read_conf(cf, conf) != NGX_CONF_OK)
         return NGX_ERROR;
+    for (i = 0; i < conf->zones.nelts; i++)
+        if (zones[i]->in_redis && !conf->redis) {
+            (void)conf_error(cf, "zone \"%V\" is in Redis: \"ratelimit_redis\" is missing",
+                             &zones[i]->name);
+            return NGX_ERROR;
+        }
     if (add_handler(core, NGX_HTTP_PREACCESS_PHASE, on_request) != NGX_OK)
         return NGX_ERROR;
     return add_handler(core, NGX_HTTP_LOG_PHASE, on_log);
@@ -90,9 +101,18 @@ static ngx_int_t on_configured(ngx_conf_t *cf)
 static ngx_int_t on_worker(ngx_cycle_t *cycle)
 {
     main_conf *conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_ratelimit_module);
-    if (!conf || !conf->rules || ngx_process == NGX_PROCESS_HELPER)
+    if (!conf || ngx_process == NGX_PROCESS_HELPER)
         return NGX_OK;
-    return rules_watch(cycle, conf);
+    if (conf->rules && rules_watch(cycle, conf) != NGX_OK)
+        return NGX_ERROR;
+    return conf->redis ? redis_open(cycle, conf->redis) : NGX_OK;
+}
+
+static void on_worker_end(ngx_cycle_t *cycle)
+{
+    main_conf *conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_ratelimit_module);
+    if (conf && conf->redis)
+        redis_close(conf->redis);
 }
 
 static ngx_http_module_t module_functions = {
@@ -110,11 +130,11 @@ ngx_module_t ngx_http_ratelimit_module = {NGX_MODULE_V1,
                                           &module_functions,
                                           directives,
                                           NGX_HTTP_MODULE,
-                                          NULL,      /* in the master */
-                                          NULL,      /* when a configuration begins */
-                                          on_worker, /* when a worker begins */
-                                          NULL,      /* threads */
-                                          NULL,      /* threads */
-                                          NULL,      /* when a worker ends */
-                                          NULL,      /* when the master ends */
+                                          NULL,          /* in the master */
+                                          NULL,          /* when a configuration begins */
+                                          on_worker,     /* when a worker begins */
+                                          NULL,          /* threads */
+                                          NULL,          /* threads */
+                                          on_worker_end, /* when a worker ends */
+                                          NULL,          /* when the master ends */
                                           NGX_MODULE_V1_PADDING};

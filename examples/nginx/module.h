@@ -9,6 +9,10 @@
 /* nginx loads modules such that they see each other's names: ours are hidden. */
 #define RATELIMIT_API __attribute__((visibility("hidden"))) extern
 #include "ratelimit.h"
+#ifdef RATELIMIT_NGINX_REDIS /* says ./configure: hiredis is there */
+#  define RATELIMIT_REDIS_ASYNC
+#  include "ratelimit_redis.h"
+#endif
 #pragma GCC visibility push(hidden)
 
 enum {
@@ -16,7 +20,8 @@ enum {
     MAX_TALLIES = 128
 };
 
-/* What became of a request, or of one limit of it. The numbers are indices of a tally. */
+/* What became of a request, or of one limit of it. The numbers are indices of a tally; those of
+   requests that Redis could not be asked for follow after them. */
 typedef enum outcome {
     NOT_LIMITED = 0,
     PASSED,
@@ -30,7 +35,7 @@ typedef enum outcome {
 /* What the requests under one name have met: a rule, or the zone's own limit (""). */
 typedef struct tally {
     char name[RATELIMIT_RULE_NAME_BYTES];
-    ngx_atomic_t count[OUTCOMES];
+    ngx_atomic_t count[2 * OUTCOMES];
 } tally;
 
 /* Words of ratelimit_fields. nginx itself uses bit 0 of such a set. */
@@ -47,7 +52,7 @@ typedef struct zone_memory {
 } zone_memory;
 
 /* One for each layout of zone_memory and rules_memory. */
-enum { MEMORY_VERSION = RATELIMIT_VERSION * 100 + 1 };
+enum { MEMORY_VERSION = RATELIMIT_VERSION * 100 + 2 };
 
 typedef enum zone_kind {
     ZONE_OF_RULES, /* each place names a rule */
@@ -63,6 +68,7 @@ typedef struct zone {
     ratelimit_limit limit;
     ngx_flag_t address; /* the key is one: only the first bits4 or bits6 of it count */
     unsigned bits4, bits6;
+    ngx_flag_t in_redis; /* then the table is for fail=local, and the tallies as ever */
     ngx_shm_zone_t *shm;
     zone_memory *memory;
     ratelimit_table *table;
@@ -89,6 +95,8 @@ typedef struct rules_memory {
     unsigned char memory[1];
 } rules_memory;
 
+typedef struct redis redis; /* see redis.c */
+
 typedef struct main_conf {
     ngx_array_t zones;      /* of zone * */
     ngx_array_t rule_names; /* of ngx_str_t: rules that places name without a variable */
@@ -103,6 +111,7 @@ typedef struct main_conf {
     size_t rules_generation;
     ngx_msec_t rules_stale; /* how long the rules have been another configuration's, ms */
     ngx_event_t rules_timer;
+    redis *redis; /* NULL: none */
 } main_conf;
 
 typedef struct place_conf {
@@ -113,8 +122,14 @@ typedef struct place_conf {
 
 /* ---- a request under way */
 
+typedef struct asked asked; /* see redis.c */
+
 typedef struct decision {
-    outcome outcome; /* of the request */
+    outcome outcome; /* of the request; NOT_LIMITED: not decided yet */
+    ngx_http_request_t *request;
+    asked *asked;   /* Redis, whose answer is not here yet; NULL: nothing */
+    unsigned turns; /* how often Redis was asked */
+    bool failed;    /* Redis could not be asked */
     size_t count;
     size_t binding; /* the limit that counts most */
     uint64_t delay_ns;
@@ -129,14 +144,15 @@ extern ngx_module_t ngx_http_ratelimit_module;
 /* directives.c */
 extern ngx_command_t directives[];
 char *conf_error(ngx_conf_t *cf, const char *format, ...);
+bool is_option(const ngx_str_t *word, const char *name, ngx_str_t *value);
+ngx_int_t number(const ngx_str_t *text, ngx_int_t least, ngx_int_t most);
 void *create_main_conf(ngx_conf_t *cf);
 void *create_place_conf(ngx_conf_t *cf);
 char *merge_place_conf(ngx_conf_t *cf, void *parent, void *child);
 
 /* zone.c */
 ngx_int_t zone_init(ngx_shm_zone_t *shm, void *before);
-void zone_count(zone *z, const char *name, outcome what);
-
+void zone_count(zone *z, const char *name, ngx_uint_t what);
 bool is_window(const ratelimit_limit *limit);
 
 /* rules.c */
@@ -147,7 +163,16 @@ bool rules_find_in(ratelimit_rules *rules, const ngx_str_t *name, const ngx_str_
                    ratelimit_rule *out);
 
 /* decide.c */
-void decide(decision *d, bool dry_run, uint64_t now_ns);
+void decide_in_memory(decision *d, uint64_t now_ns);
+void conclude(decision *d, bool dry_run);
+
+/* redis.c */
+char *on_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *of);
+ngx_int_t redis_open(ngx_cycle_t *cycle, redis *of);
+void redis_close(redis *of);
+ngx_int_t redis_decide(redis *of, decision *d);
+void redis_forget(decision *d);
+void redis_charge(redis *of, const ratelimit_request *req);
 
 /* request.c */
 ngx_int_t on_request(ngx_http_request_t *r);
@@ -157,7 +182,7 @@ decision *decision_of(ngx_http_request_t *r);
 /* status.c */
 ngx_int_t add_variables(ngx_conf_t *cf);
 ngx_int_t on_metrics(ngx_http_request_t *r);
-extern const ngx_str_t outcome_names[OUTCOMES];
+extern const ngx_str_t outcome_names[2 * OUTCOMES];
 
 #pragma GCC visibility pop
 #endif

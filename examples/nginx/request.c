@@ -5,7 +5,7 @@
    redirects it internally: then it is found by the cleanup of the pool. */
 static void forget(void *of)
 {
-    (void)of;
+    redis_forget(of);
 }
 
 decision *decision_of(ngx_http_request_t *r)
@@ -34,6 +34,7 @@ static decision *new_decision(ngx_http_request_t *r, size_t most)
     d->rule = ngx_pcalloc(r->pool, most * sizeof *d->rule);
     if (!d->place || !d->req || !d->res || !d->rule)
         return NULL;
+    d->request = r;
     c->handler = forget;
     ngx_http_set_ctx(r, d, ngx_http_ratelimit_module);
     return d;
@@ -121,6 +122,8 @@ static ngx_int_t add(ngx_http_request_t *r, decision *d, const place *p)
         if (status != NGX_OK)
             return status;
         req->limit = &rule->limit;
+        if (p->zone->in_redis) /* there zones have only their scope for themselves */
+            rule->limit.scope ^= p->zone->limit.scope;
     } else {
         ngx_cpystrn((u_char *)rule->name, p->zone->name.data,
                     ngx_min(p->zone->name.len + 1, sizeof rule->name));
@@ -184,7 +187,9 @@ static void log_decision(ngx_http_request_t *r, const decision *d, const place_c
     u_char time[NGX_INT64_LEN + 8];
     if (d->outcome == PASSED || d->outcome == NOT_LIMITED)
         return;
-    if (ns == RATELIMIT_FOREVER)
+    if (res->status == RATELIMIT_STORE_FAILED)
+        *ngx_sprintf(time, "unknown") = '\0';
+    else if (ns == RATELIMIT_FOREVER)
         *ngx_sprintf(time, "never") = '\0';
     else
         *ngx_sprintf(time, "%uL.%03uL s", ns / RATELIMIT_SECOND,
@@ -197,12 +202,14 @@ static void log_decision(ngx_http_request_t *r, const decision *d, const place_c
                   d->rule[d->binding].name, &p->zone->name);
 }
 
-/* The time has come. (Called as nginx's event for writing, which may also come earlier.) */
+/* The time has come, or Redis' answer. (Called as nginx's event for writing, which may also come
+   earlier.) */
 static void on_wait_over(ngx_http_request_t *r)
 {
     ngx_event_t *write = r->connection->write;
+    bool waits = write->delayed || decision_of(r)->asked;
     ngx_int_t status;
-    if (write->delayed)
+    if (waits)
         status = ngx_handle_write_event(write, 0);
     else
         status = ngx_handle_read_event(r->connection->read, 0);
@@ -210,53 +217,73 @@ static void on_wait_over(ngx_http_request_t *r)
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
-    if (write->delayed)
+    if (waits)
         return;
     r->read_event_handler = ngx_http_block_reading;
     r->write_event_handler = ngx_http_core_run_phases;
     ngx_http_core_run_phases(r);
 }
 
-/* Puts a request to sleep in nginx's event loop: it holds a connection, and nothing else. If the
-   client leaves meanwhile, the request ends. */
-static ngx_int_t sleep_for(ngx_http_request_t *r, uint64_t ns)
+/* Puts a request to sleep in nginx's event loop, until its event for writing. It holds a
+   connection, and nothing else. If the client leaves meanwhile, the request ends. */
+static ngx_int_t suspend(ngx_http_request_t *r)
 {
     if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     r->read_event_handler = ngx_http_test_reading;
     r->write_event_handler = on_wait_over;
+    return NGX_AGAIN;
+}
+
+static ngx_int_t sleep_for(ngx_http_request_t *r, uint64_t ns)
+{
+    ngx_int_t status = suspend(r);
+    if (status != NGX_AGAIN)
+        return status;
     r->connection->write->delayed = 1;
     ngx_add_timer(r->connection->write,
                   (ngx_msec_t)((ns + RATELIMIT_MILLISECOND - 1) / RATELIMIT_MILLISECOND));
     return NGX_AGAIN;
 }
 
+/* What the places of r's location ask for. */
+static decision *collect(ngx_http_request_t *r, const ngx_array_t *places)
+{
+    const place *each = places->elts;
+    decision *d = new_decision(r, places->nelts);
+    ngx_uint_t i;
+    for (i = 0; d && i < places->nelts; i++)
+        if (add(r, d, &each[i]) != NGX_OK) {
+            d->count = 0;
+            return NULL;
+        }
+    return d;
+}
+
 ngx_int_t on_request(ngx_http_request_t *r)
 {
     const place_conf *conf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
-    const place *places;
+    main_conf *top = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
     decision *d;
-    ngx_uint_t i;
-    if (!conf->places || r != r->main || ((d = decision_of(r)) && d->count))
+    if (!conf->places || r != r->main || ((d = decision_of(r)) && d->outcome != NOT_LIMITED))
         return NGX_DECLINED;
-    d = new_decision(r, conf->places->nelts);
-    if (!d)
+    if ((!d || !d->count) && !(d = collect(r, conf->places)))
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    for (places = conf->places->elts, i = 0; i < conf->places->nelts; i++)
-        if (add(r, d, &places[i]) != NGX_OK) {
-            d->count = 0;
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
     if (!d->count)
         return NGX_DECLINED;
-    decide(d, conf->dry_run, ratelimit_clock_ns());
+    if (!d->place[0]->zone->in_redis)
+        decide_in_memory(d, ratelimit_clock_ns());
+    else if (redis_decide(top->redis, d) == NGX_AGAIN)
+        return suspend(r);
+    conclude(d, conf->dry_run);
     log_decision(r, d, conf);
     if (conf->dry_run)
         return NGX_DECLINED;
     if (add_fields(r, d, conf->fields) != NGX_OK)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     if (d->outcome == REJECTED)
-        return (ngx_int_t)conf->status;
+        return d->res[d->binding].status == RATELIMIT_STORE_FAILED ? NGX_HTTP_SERVICE_UNAVAILABLE
+                                                                   : (ngx_int_t)conf->status;
     return d->delay_ns ? sleep_for(r, d->delay_ns) : NGX_DECLINED;
 }
 
@@ -264,11 +291,14 @@ ngx_int_t on_request(ngx_http_request_t *r)
 
 ngx_int_t on_log(ngx_http_request_t *r)
 {
+    main_conf *top = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
     decision *d = decision_of(r);
     size_t i;
     if (r != r->main)
         return NGX_OK;
-    for (i = 0; d && d->outcome != REJECTED && i < d->count; i++) {
+    if (!d || d->outcome == NOT_LIMITED || d->outcome == REJECTED)
+        return NGX_OK;
+    for (i = 0; i < d->count; i++) {
         ratelimit_request req = d->req[i];
         ngx_str_t text;
         if (!d->place[i]->charge)
@@ -279,6 +309,8 @@ ngx_int_t on_log(ngx_http_request_t *r)
         if (!read_count(&text, &req.n)) {
             ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                           "charge \"%V\" is no number: nothing is charged", &text);
+        } else if (req.n && d->place[i]->zone->in_redis && !d->failed) {
+            redis_charge(top->redis, &req);
         } else if (req.n) {
             (void)ratelimit_table_decide_one(d->place[i]->zone->table, &req, ratelimit_clock_ns(),
                                              NULL);

@@ -1,9 +1,18 @@
 /* What the module says of itself: variables for the log, and a page in Prometheus' text format. */
 #include "module.h"
 
-const ngx_str_t outcome_names[OUTCOMES] = {
-    ngx_null_string,        ngx_string("PASSED"),          ngx_string("DELAYED"),
-    ngx_string("REJECTED"), ngx_string("DELAYED_DRY_RUN"), ngx_string("REJECTED_DRY_RUN")};
+const ngx_str_t outcome_names[2 * OUTCOMES] = {ngx_null_string,
+                                               ngx_string("PASSED"),
+                                               ngx_string("DELAYED"),
+                                               ngx_string("REJECTED"),
+                                               ngx_string("DELAYED_DRY_RUN"),
+                                               ngx_string("REJECTED_DRY_RUN"),
+                                               ngx_null_string,
+                                               ngx_string("PASSED_WITHOUT_REDIS"),
+                                               ngx_string("DELAYED_WITHOUT_REDIS"),
+                                               ngx_string("REJECTED_WITHOUT_REDIS"),
+                                               ngx_string("DELAYED_DRY_RUN_WITHOUT_REDIS"),
+                                               ngx_string("REJECTED_DRY_RUN_WITHOUT_REDIS")};
 
 /* ---- variables */
 
@@ -15,11 +24,12 @@ static ngx_int_t get(ngx_http_request_t *r, ngx_http_variable_value_t *value, ui
     ngx_str_t text = ngx_null_string;
     if (d && d->count && d->outcome != NOT_LIMITED) {
         if (which == STATUS) {
-            text = outcome_names[d->outcome];
+            text = outcome_names[d->outcome + (d->failed ? OUTCOMES : 0)];
         } else if (which == RULE) {
             text.data = (u_char *)d->rule[d->binding].name;
             text.len = ngx_strlen(text.data);
-        } else if (d->res[d->binding].burst != UINT64_MAX) {
+        } else if (d->res[d->binding].burst != UINT64_MAX &&
+                   d->res[d->binding].status != RATELIMIT_STORE_FAILED) {
             text.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
             if (!text.data)
                 return NGX_ERROR;
@@ -81,7 +91,7 @@ static void say_tallies(page *p, zone **zones, ngx_uint_t count)
            "# TYPE ratelimit_requests_total counter\n");
     for (i = 0; i < count; i++)
         for (j = 0; j < zones[i]->memory->tallies; j++)
-            for (what = PASSED; what < OUTCOMES; what++) {
+            for (what = PASSED; what < 2 * OUTCOMES; what++) {
                 const tally *t = &zones[i]->memory->tally[j];
                 if (!t->count[what])
                     continue;
@@ -131,7 +141,7 @@ static size_t page_bytes(zone **zones, ngx_uint_t count)
     for (i = 0; i < count; i++) {
         size_t name = 2 * zones[i]->name.len;
         bytes += 4 * (name + 128) +
-                 MAX_TALLIES * (OUTCOMES - 1) * (name + 2 * RATELIMIT_RULE_NAME_BYTES + 128);
+                 MAX_TALLIES * 2 * OUTCOMES * (name + 2 * RATELIMIT_RULE_NAME_BYTES + 128);
     }
     return bytes;
 }

@@ -6,6 +6,7 @@
    nobody would take over, and the tallies have none at all but for the moment in which a new name
    comes up: then it is the one of nginx's zone, which the master frees if its holder dies. */
 #define RATELIMIT_IMPLEMENTATION
+#define RATELIMIT_REDIS_IMPLEMENTATION
 #include "module.h"
 
 /* Makes tallies and table in new memory. The table's seed is a random one of the system's. */
@@ -61,7 +62,7 @@ static tally *find(zone_memory *m, const char *name)
 
 /* name: a rule's, or "" for the zone's own limit. If there are too many, the last one counts for
    all of them. */
-void zone_count(zone *z, const char *name, outcome what)
+void zone_count(zone *z, const char *name, ngx_uint_t what)
 {
     ngx_slab_pool_t *pool = (ngx_slab_pool_t *)(void *)z->shm->shm.addr;
     zone_memory *m = z->memory;

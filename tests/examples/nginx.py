@@ -626,10 +626,5 @@ for turn in range(3):
     nginx.metrics()
 check("the rules were read", wait_until(lambda: "the rules stay" in nginx.log() and nginx.log().count("is loaded") == 2), nginx.log())
 equal("nginx under valgrind ends", stop(nginx.child, signal.SIGQUIT, 60), 0)
-with open(log, encoding="utf-8") as file:
-    text = file.read()
-text = re.sub(r"^==\d+== ?", "", text, flags=re.M)
-OWN = ("ngx_set_environment", "ngx_crc32_table_init")  # nginx frees these two at no time
-faults = [part for part in re.split(r"\n\n+", text) if re.search(r"^\s+at 0x", part, re.M) and not any(own in part for own in OWN)]
-check("valgrind has nothing to say of the module", "ERROR SUMMARY" in text and not faults, "\n".join(faults)[:3000])
+server.check_valgrind(log)
 done()
