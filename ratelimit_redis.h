@@ -1423,8 +1423,7 @@ struct ratelimit_redis {
     ratelimit_priv_redis_conn *dropped; /* to be closed when the lock is let go */
     pid_t pid;
     ratelimit_priv_redis_node *nodes;  /* first those of the options */
-    ratelimit_priv_redis_node *master; /* with sentinels */
-    ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
+    ratelimit_priv_redis_node **slots; /* the master of each: see >>implementation: map */
     bool mapped, mapping;
     bool apart;      /* keys may not be in one command: the server, or who is between, said so */
     uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
@@ -1432,23 +1431,13 @@ struct ratelimit_redis {
     char error[256];
     ratelimit_redis_counts counts; /* without the lock; last_success_ms: ratelimit_clock_ns */
     /* Not changed after open. */
-    char *unix_path, *user, *password, *prefix, *client_name;
-    char *master_name, *sentinel_user, *sentinel_password;
+    ratelimit_redis_options o; /* with the defaults that are not 0; its texts are in `texts` */
+    char *texts;
     size_t prefix_len;
-    int database;
-    uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns, ttl_min_ms, ttl_max_ms;
-    uint32_t pool_size, wait_replicas;
-    bool cluster, one_key, all_in_turn;
-    bool (*credentials)(void *self, bool refused, ratelimit_redis_login *login);
-    void *credentials_self;
-    void (*translate)(void *self, ratelimit_redis_address *address);
-    void *translate_self;
+    uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns;
 #  if defined(RATELIMIT_REDIS_TLS)
     SSL_CTX *tls;
-    char *tls_name;
 #  endif
-    ratelimit_clock clock;
-    void *clock_self;
     char sha[RATELIMIT_PRIV_REDIS_SCRIPTS][41];
 };
 
@@ -1553,8 +1542,8 @@ ratelimit_priv_redis_say(ratelimit_redis *r, const char *format, ...)
 static void ratelimit_priv_redis_at(const ratelimit_redis *r, const ratelimit_priv_redis_node *node,
                                     const char *why, char *text, size_t text_bytes)
 {
-    int len = r->unix_path
-                  ? snprintf(text, text_bytes, "%s: %s", r->unix_path, why)
+    int len = r->o.unix_path
+                  ? snprintf(text, text_bytes, "%s: %s", r->o.unix_path, why)
                   : snprintf(text, text_bytes, "%.80s:%d: %s", node->host, node->port, why);
     if (len < 0)
         text[0] = 0;
@@ -1874,7 +1863,7 @@ static void ratelimit_priv_redis_put_name(const ratelimit_redis *r, ratelimit_pr
 {
     ratelimit_priv_redis_put_size(conn, '$',
                                   r->prefix_len + name->head_len + name->key_len + name->tail_len);
-    ratelimit_priv_redis_put(conn, r->prefix, r->prefix_len);
+    ratelimit_priv_redis_put(conn, r->o.prefix, r->prefix_len);
     ratelimit_priv_redis_put(conn, name->head, name->head_len);
     ratelimit_priv_redis_put(conn, name->key, name->key_len);
     ratelimit_priv_redis_put(conn, name->tail, name->tail_len);
@@ -1964,7 +1953,7 @@ static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r,
     SSL_set_bio(tls->ssl, tls->in, tls->out);
     SSL_set_connect_state(tls->ssl);
     SSL_set_mode(tls->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    return ratelimit_priv_redis_tls_expect(tls->ssl, r->tls_name ? r->tls_name : host, host);
+    return ratelimit_priv_redis_tls_expect(tls->ssl, r->o.tls_name ? r->o.tls_name : host, host);
 }
 
 /* Did OpenSSL only run out of what came? */
@@ -2203,35 +2192,35 @@ static void ratelimit_priv_redis_put_auth(ratelimit_priv_redis_conn *conn, const
 static bool ratelimit_priv_redis_put_login(const ratelimit_redis *r,
                                            ratelimit_priv_redis_conn *conn)
 {
-    bool sentinel = r->master_name && conn->node->seed;
+    bool sentinel = r->o.master_name && conn->node->seed;
     ratelimit_redis_login login;
     if (sentinel) {
-        if (r->sentinel_password)
-            ratelimit_priv_redis_put_auth(conn, r->sentinel_user, r->sentinel_password);
-    } else if (r->credentials) {
+        if (r->o.sentinel_password)
+            ratelimit_priv_redis_put_auth(conn, r->o.sentinel_user, r->o.sentinel_password);
+    } else if (r->o.credentials) {
         memset(&login, 0, sizeof login);
-        if (!r->credentials(r->credentials_self, conn->again, &login))
+        if (!r->o.credentials(r->o.credentials_self, conn->again, &login))
             return false;
         login.user[sizeof login.user - 1] = login.password[sizeof login.password - 1] = 0;
         ratelimit_priv_redis_put_auth(conn, login.user, login.password);
         memset(&login, 0, sizeof login);
-    } else if (r->password) {
-        ratelimit_priv_redis_put_auth(conn, r->user, r->password);
+    } else if (r->o.password) {
+        ratelimit_priv_redis_put_auth(conn, r->o.user, r->o.password);
     }
-    if (r->database && !sentinel) {
+    if (r->o.database && !sentinel) {
         ratelimit_priv_redis_put_size(conn, '*', 2);
         ratelimit_priv_redis_put_text(conn, "SELECT");
-        ratelimit_priv_redis_put_u64(conn, (uint64_t)r->database);
+        ratelimit_priv_redis_put_u64(conn, (uint64_t)r->o.database);
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_SELECT;
     }
-    if (r->client_name) {
+    if (r->o.client_name) {
         ratelimit_priv_redis_put_size(conn, '*', 3);
         ratelimit_priv_redis_put_text(conn, "CLIENT");
         ratelimit_priv_redis_put_text(conn, "SETNAME");
-        ratelimit_priv_redis_put_text(conn, r->client_name);
+        ratelimit_priv_redis_put_text(conn, r->o.client_name);
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_NAME;
     }
-    if (r->master_name && !sentinel) {
+    if (r->o.master_name && !sentinel) {
         ratelimit_priv_redis_put(conn, "*1\r\n$4\r\nROLE\r\n", 14);
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_ROLE;
     }
@@ -2253,7 +2242,7 @@ static const char *ratelimit_priv_redis_login_reply(const ratelimit_redis *r,
         return ratelimit_priv_redis_no_master;
     if (reply->type != REDIS_REPLY_ERROR || step >= RATELIMIT_PRIV_REDIS_LOGIN_NAME || conn->redo)
         return NULL;
-    conn->redo = r->credentials && !conn->again && !(r->master_name && conn->node->seed) &&
+    conn->redo = r->o.credentials && !conn->again && !(r->o.master_name && conn->node->seed) &&
                  ratelimit_priv_redis_fault_of(reply->str, &text) == RATELIMIT_PRIV_REDIS_STRANGER;
     if (conn->redo)
         return NULL;
@@ -2412,7 +2401,15 @@ static bool ratelimit_priv_redis_is_down(const ratelimit_priv_redis_node *node)
     return node->down && (node->probing || ratelimit_clock_ns() < node->down_until);
 }
 
-/* ---- >>implementation: map ------------------------------------------------------------------- */
+/* ---- >>implementation: map ---------------------------------------------------------------------
+
+   Which node serves a key: `slots` has the master of each slot of a cluster. Everything else has one
+   slot, 0. With sentinels its master changes; without, it is the server of the options for good. */
+
+static size_t ratelimit_priv_redis_slots(const ratelimit_redis *r)
+{
+    return r->o.cluster ? RATELIMIT_PRIV_REDIS_SLOTS : 1;
+}
 
 /* The node at host:port, made if there is none; NULL if there is no memory. One that left the
  * cluster and has no connections gives its place. Locked. */
@@ -2452,19 +2449,20 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_node_at(ratelimit_redis *
     return node;
 }
 
-/* The same for an address that a server told, which may be another one from here. Locked. */
-static ratelimit_priv_redis_node *
-ratelimit_priv_redis_node_told(ratelimit_redis *r, const char *host, size_t host_len, int port)
+/* The address that a server told, which may be another one from here. The user's function is called
+ * without any lock. False: no address is so long. */
+static bool ratelimit_priv_redis_told(const ratelimit_redis *r, const char *host, size_t host_len,
+                                      long long port, ratelimit_redis_address *address)
 {
-    ratelimit_redis_address address;
-    if (!r->translate || host_len >= sizeof address.host)
-        return ratelimit_priv_redis_node_at(r, host, host_len, port);
-    memset(&address, 0, sizeof address);
-    memcpy(address.host, host, host_len);
-    address.port = port;
-    r->translate(r->translate_self, &address);
-    address.host[sizeof address.host - 1] = 0;
-    return ratelimit_priv_redis_node_at(r, address.host, strlen(address.host), address.port);
+    if (host_len >= sizeof address->host)
+        return false;
+    memset(address, 0, sizeof *address);
+    memcpy(address->host, host, host_len);
+    address->port = (int)port;
+    if (r->o.translate)
+        r->o.translate(r->o.translate_self, address);
+    address->host[sizeof address->host - 1] = 0;
+    return true;
 }
 
 static uint32_t ratelimit_priv_redis_crc(uint32_t crc, char c)
@@ -2485,7 +2483,7 @@ static uint32_t ratelimit_priv_redis_slot(const ratelimit_redis *r,
     size_t len[4], at = 0, i, j;
     uint32_t all = 0, tag = 0;
     enum { BEFORE, IN, AFTER } where = BEFORE;
-    part[0] = r->prefix, len[0] = r->prefix_len;
+    part[0] = r->o.prefix, len[0] = r->prefix_len;
     part[1] = name->head, len[1] = name->head_len;
     part[2] = name->key, len[2] = name->key_len;
     part[3] = name->tail, len[3] = name->tail_len;
@@ -2527,45 +2525,43 @@ static const char *ratelimit_priv_redis_host(const redisReply *master, const cha
     return NULL;
 }
 
-/* One line of CLUSTER SLOTS: {from, to, master, replicas...}; locked. */
-static void ratelimit_priv_redis_map_line(ratelimit_redis *r, const redisReply *line,
-                                          const char *asked)
+/* Slots, and where their master is. */
+typedef struct ratelimit_priv_redis_range {
+    long long from, to;
+    ratelimit_redis_address master;
+} ratelimit_priv_redis_range;
+
+static bool ratelimit_priv_redis_is(const redisReply *reply, size_t i, int type)
 {
-    const redisReply *master;
-    ratelimit_priv_redis_node *node = NULL;
-    const char *host;
-    long long slot, last;
-    if (line->type != REDIS_REPLY_ARRAY || line->elements < 3 ||
-        line->element[0]->type != REDIS_REPLY_INTEGER ||
-        line->element[1]->type != REDIS_REPLY_INTEGER)
-        return;
-    master = line->element[2];
-    if (master->type != REDIS_REPLY_ARRAY || master->elements < 2 ||
-        master->element[1]->type != REDIS_REPLY_INTEGER)
-        return;
-    host = ratelimit_priv_redis_host(master, asked);
-    if (host)
-        node =
-            ratelimit_priv_redis_node_told(r, host, strlen(host), (int)master->element[1]->integer);
-    if (!node)
-        return;
-    node->known = true;
-    slot = line->element[0]->integer < 0 ? 0 : line->element[0]->integer;
-    last = line->element[1]->integer;
-    for (; slot <= last && slot < RATELIMIT_PRIV_REDIS_SLOTS; slot++)
-        r->slots[slot] = node;
+    return reply->type == REDIS_REPLY_ARRAY && i < reply->elements &&
+           reply->element[i]->type == type;
 }
 
-/* What a sentinel says: {host, port}; locked. */
-static void ratelimit_priv_redis_map_master(ratelimit_redis *r, const redisReply *reply)
+/* One line of CLUSTER SLOTS, {from, to, master, replicas...}, or what a sentinel says, {host, port}.
+ * False: it makes no sense. */
+static bool ratelimit_priv_redis_range_of(const ratelimit_redis *r, const redisReply *line,
+                                          const char *asked, ratelimit_priv_redis_range *range)
 {
-    const redisReply *host = reply->element[0],
-                     *port = reply->elements > 1 ? reply->element[1] : host;
-    if (host->type != REDIS_REPLY_STRING || port->type != REDIS_REPLY_STRING)
-        return;
-    r->master = ratelimit_priv_redis_node_told(r, host->str, (size_t)host->len, atoi(port->str));
-    if (r->master)
-        r->master->known = true;
+    const redisReply *master;
+    const char *host;
+    range->from = range->to = 0;
+    if (!r->o.cluster)
+        return ratelimit_priv_redis_is(line, 0, REDIS_REPLY_STRING) &&
+               ratelimit_priv_redis_is(line, 1, REDIS_REPLY_STRING) &&
+               ratelimit_priv_redis_told(r, line->element[0]->str, (size_t)line->element[0]->len,
+                                         atoi(line->element[1]->str), &range->master);
+    if (!ratelimit_priv_redis_is(line, 0, REDIS_REPLY_INTEGER) ||
+        !ratelimit_priv_redis_is(line, 1, REDIS_REPLY_INTEGER) ||
+        !ratelimit_priv_redis_is(line, 2, REDIS_REPLY_ARRAY))
+        return false;
+    range->from = line->element[0]->integer < 0 ? 0 : line->element[0]->integer;
+    range->to = line->element[1]->integer;
+    master = line->element[2];
+    if (!ratelimit_priv_redis_is(master, 1, REDIS_REPLY_INTEGER))
+        return false;
+    host = ratelimit_priv_redis_host(master, asked);
+    return host && ratelimit_priv_redis_told(r, host, strlen(host), master->element[1]->integer,
+                                             &range->master);
 }
 
 /* Takes over a whole map. Nodes that are no longer in it lose their connections. False: it names
@@ -2573,26 +2569,34 @@ static void ratelimit_priv_redis_map_master(ratelimit_redis *r, const redisReply
 static bool ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *reply,
                                          const char *asked)
 {
+    size_t i, count = 0, lines = r->o.cluster ? reply->elements : 1;
+    ratelimit_priv_redis_range *range = (ratelimit_priv_redis_range *)malloc(lines * sizeof *range);
     ratelimit_priv_redis_node *node;
     bool good = false;
-    size_t i;
+    for (i = 0; range && i < lines; i++)
+        count += ratelimit_priv_redis_range_of(r, r->o.cluster ? reply->element[i] : reply, asked,
+                                               &range[count]);
     pthread_mutex_lock(&r->lock);
     for (node = r->nodes; node; node = node->next)
         node->known = false;
-    if (r->cluster)
-        memset(r->slots, 0, RATELIMIT_PRIV_REDIS_SLOTS * sizeof *r->slots);
+    memset(r->slots, 0, ratelimit_priv_redis_slots(r) * sizeof *r->slots);
     r->mapped = false; /* meanwhile no node gives its place */
-    for (i = 0; r->cluster && i < reply->elements; i++)
-        ratelimit_priv_redis_map_line(r, reply->element[i], asked);
-    if (r->master_name)
-        ratelimit_priv_redis_map_master(r, reply);
-    for (node = r->nodes; node; node = node->next) {
-        good = good || node->known;
+    for (i = 0; i < count; i++) {
+        const ratelimit_redis_address *at = &range[i].master;
+        long long slot = range[i].from;
+        node = ratelimit_priv_redis_node_at(r, at->host, strlen(at->host), at->port);
+        if (!node)
+            continue;
+        good = node->known = true;
+        for (; slot <= range[i].to && slot < RATELIMIT_PRIV_REDIS_SLOTS; slot++)
+            r->slots[slot] = node;
+    }
+    for (node = r->nodes; node; node = node->next)
         if (!node->known && !node->seed)
             ratelimit_priv_redis_drop(r, &node->idle);
-    }
     r->mapped = good;
     ratelimit_priv_redis_unlock(r);
+    free(range);
     return good;
 }
 
@@ -2602,19 +2606,21 @@ static ratelimit_priv_redis_node *
 ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
                             const ratelimit_priv_redis_node *asked, bool moved)
 {
-    ratelimit_priv_redis_node *node = NULL;
+    ratelimit_priv_redis_node *node;
+    ratelimit_redis_address address;
     const char *slot_at = strchr(error, ' '), *host, *colon;
     unsigned long slot = slot_at ? strtoul(slot_at, NULL, 10) : ULONG_MAX;
     host = slot_at ? strchr(slot_at + 1, ' ') : NULL;
     colon = host ? strrchr(host, ':') : NULL;
-    if (!colon || slot >= RATELIMIT_PRIV_REDIS_SLOTS)
+    if (!colon || slot >= RATELIMIT_PRIV_REDIS_SLOTS || *++host == '?')
         return NULL;
-    host++;
+    if (!(colon == host ? ratelimit_priv_redis_told(r, asked->host, strlen(asked->host),
+                                                    atoi(colon + 1), &address)
+                        : ratelimit_priv_redis_told(r, host, (size_t)(colon - host),
+                                                    atoi(colon + 1), &address)))
+        return NULL;
     pthread_mutex_lock(&r->lock);
-    if (colon == host)
-        node = ratelimit_priv_redis_node_told(r, asked->host, strlen(asked->host), atoi(colon + 1));
-    else if (*host != '?')
-        node = ratelimit_priv_redis_node_told(r, host, (size_t)(colon - host), atoi(colon + 1));
+    node = ratelimit_priv_redis_node_at(r, address.host, strlen(address.host), address.port);
     if (node && moved) {
         r->slots[slot] = node;
         node->known = true;
@@ -2711,11 +2717,11 @@ static void ratelimit_priv_redis_fail(ratelimit_priv_redis_engine *e,
 /* Why call took so long. */
 static const char *ratelimit_priv_redis_held_up(const ratelimit_priv_redis_call *call)
 {
-    return call->cool         ? ": the cluster is down"
-           : call->pause      ? ": others changed the key each time it was tried"
-           : call->readonly   ? ": the server is a replica and takes no writes"
-           : call->r->cluster ? ": the slot is being moved"
-                              : "";
+    return call->cool           ? ": the cluster is down"
+           : call->pause        ? ": others changed the key each time it was tried"
+           : call->readonly     ? ": the server is a replica and takes no writes"
+           : call->r->o.cluster ? ": the slot is being moved"
+                                : "";
 }
 
 /* Its time is over. */
@@ -2769,7 +2775,7 @@ static bool ratelimit_priv_redis_hop(ratelimit_priv_redis_engine *e,
 
 static bool ratelimit_priv_redis_has_map(const ratelimit_redis *r)
 {
-    return r->cluster || r->master_name;
+    return r->o.cluster || r->o.master_name;
 }
 
 /* ---- connections ---- */
@@ -2937,10 +2943,10 @@ static void ratelimit_priv_redis_dial(ratelimit_priv_redis_conn *conn)
         ratelimit_priv_redis_lose(conn, "out of memory", RATELIMIT_PRIV_REDIS_NOBODY, 0);
         return;
     }
-    if (r->unix_path) {
+    if (r->o.unix_path) {
         memset(&local, 0, sizeof local);
         local.sun_family = AF_UNIX;
-        memcpy(local.sun_path, r->unix_path, strlen(r->unix_path));
+        memcpy(local.sun_path, r->o.unix_path, strlen(r->o.unix_path));
         error = ratelimit_priv_redis_connect(conn, AF_UNIX, (const struct sockaddr *)(void *)&local,
                                              sizeof local);
         if (error || !ratelimit_priv_redis_watch(conn))
@@ -3009,7 +3015,7 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_r
     }
     if (node->half && now >= node->half->end) /* nobody went on with it in time */
         ratelimit_priv_redis_drop(r, &node->half);
-    if ((!node->half && node->open >= r->pool_size) ||
+    if ((!node->half && node->open >= r->o.pool_size) ||
         node->making >= RATELIMIT_PRIV_REDIS_MAKING) {
         ratelimit_priv_redis_unlock(r);
         return ratelimit_priv_redis_join(e, node, NULL, RATELIMIT_PRIV_REDIS_WANTED);
@@ -3095,7 +3101,7 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_any(ratelimit_redis *r)
 {
     ratelimit_priv_redis_node *node, *found = NULL;
     for (node = r->nodes; node; node = node->next)
-        if ((node->seed || (r->cluster && node->known)) && !ratelimit_priv_redis_is_down(node) &&
+        if ((node->seed || (r->o.cluster && node->known)) && !ratelimit_priv_redis_is_down(node) &&
             (!found || node->asked < found->asked))
             found = node;
     if (found)
@@ -3107,17 +3113,15 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_any(ratelimit_redis *r)
 static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis_call *call)
 {
     ratelimit_redis *r = call->r;
+    ratelimit_priv_redis_node *node;
     if (call->any)
         return ratelimit_priv_redis_any(r);
     if (call->asking)
         return call->node;
-    if (!ratelimit_priv_redis_has_map(r))
-        return r->nodes;
     if (!r->mapped)
         return NULL;
-    if (r->master_name)
-        return r->master;
-    return r->slots[call->slot] ? r->slots[call->slot] : ratelimit_priv_redis_any(r);
+    node = r->slots[r->o.cluster ? call->slot : 0];
+    return node ? node : ratelimit_priv_redis_any(r);
 }
 
 /* call's node is not known, or down: perhaps another has its slot by now. */
@@ -3296,7 +3300,7 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
         return;
     }
     call->asking = false;
-    if (r->cluster &&
+    if (r->o.cluster &&
         (fault == RATELIMIT_PRIV_REDIS_MOVED || fault == RATELIMIT_PRIV_REDIS_TO_ASK)) {
         call->asking = fault == RATELIMIT_PRIV_REDIS_TO_ASK;
         call->node = ratelimit_priv_redis_target(r, error, call->node, !call->asking);
@@ -3308,7 +3312,7 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
     call->cool = fault == RATELIMIT_PRIV_REDIS_LATER_COOL && !strstr(error, "slot");
     if (fault == RATELIMIT_PRIV_REDIS_READONLY) { /* a master before: its name may lead elsewhere */
         advice->renew = true;
-        later = r->master_name != NULL;
+        later = r->o.master_name != NULL;
         if (call->readonly++ == 0 && !later)
             return;
         advice->cool = later ? NULL : text;
@@ -3318,11 +3322,11 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
         advice->wait = true;
         return;
     }
-    if (fault == RATELIMIT_PRIV_REDIS_STRANGER && r->credentials && !call->login) {
+    if (fault == RATELIMIT_PRIV_REDIS_STRANGER && r->o.credentials && !call->login) {
         call->login = advice->renew = true;
         return;
     }
-    if (!r->cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
+    if (!r->o.cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
         text = "the server is a node of a cluster: set options.cluster";
     if (fault == RATELIMIT_PRIV_REDIS_COOL)
         advice->cool = text;
@@ -3636,7 +3640,7 @@ static void ratelimit_priv_redis_unmade(ratelimit_priv_redis_engine *e,
     pthread_mutex_lock(&e->r->lock);
     if (wanted)
         (void)snprintf(e->r->error, sizeof e->r->error, "all %u connections of the pool are in use",
-                       (unsigned)e->r->pool_size);
+                       (unsigned)e->r->o.pool_size);
     else
         (void)snprintf(e->r->error, sizeof e->r->error, "%s", text);
     if (!wanted && node->heard_ns < conn->since_ns) {
@@ -3703,14 +3707,14 @@ static void ratelimit_priv_redis_expire(ratelimit_priv_redis_engine *e, uint64_t
 static void ratelimit_priv_redis_build_map(ratelimit_priv_redis_call *call,
                                            ratelimit_priv_redis_conn *conn)
 {
-    if (call->r->cluster) {
+    if (call->r->o.cluster) {
         ratelimit_priv_redis_put(conn, "*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n", 28);
         return;
     }
     ratelimit_priv_redis_put_size(conn, '*', 3);
     ratelimit_priv_redis_put_text(conn, "SENTINEL");
     ratelimit_priv_redis_put_text(conn, "get-master-addr-by-name");
-    ratelimit_priv_redis_put_text(conn, call->r->master_name);
+    ratelimit_priv_redis_put_text(conn, call->r->o.master_name);
 }
 
 static bool ratelimit_priv_redis_answer_map(ratelimit_priv_redis_call *call,
@@ -3722,8 +3726,8 @@ static bool ratelimit_priv_redis_answer_map(ratelimit_priv_redis_call *call,
                 ratelimit_priv_redis_map_all(e->r, reply, call->node->host);
     if (!good) {
         ratelimit_priv_redis_say_at(e->r, call->node,
-                                    e->r->cluster ? "the cluster has no slots yet"
-                                                  : "this sentinel knows no master of that name");
+                                    e->r->o.cluster ? "the cluster has no slots yet"
+                                                    : "this sentinel knows no master of that name");
         call->failed = true;
     }
     for (conn = e->conns; good && conn; conn = conn->next)
@@ -3782,7 +3786,7 @@ static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e)
     bool again;
     pthread_mutex_lock(&r->lock);
     for (node = r->nodes; e->map.failed && node; node = node->next)
-        others += node->seed || (r->cluster && node->known);
+        others += node->seed || (r->o.cluster && node->known);
     again = ++e->map_tries < others && e->map.node && ratelimit_clock_ns() < e->map.deadline;
     r->mapping = again;
     ratelimit_priv_redis_unlock(r);
@@ -3819,7 +3823,7 @@ static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t u
         uint64_t now = ratelimit_clock_ns();
         pthread_mutex_lock(&e->r->lock);
         if (!node->idle && !ratelimit_priv_redis_is_down(node) && now < until &&
-            ((!node->half && node->open >= e->r->pool_size) ||
+            ((!node->half && node->open >= e->r->o.pool_size) ||
              node->making >= RATELIMIT_PRIV_REDIS_MAKING))
             ratelimit_priv_redis_wait(&e->r->freed, &e->r->lock, until - now);
         pthread_mutex_unlock(&e->r->lock);
@@ -4074,8 +4078,8 @@ typedef struct ratelimit_priv_redis_ask {
 static uint64_t ratelimit_priv_redis_ttl(const ratelimit_redis *r, uint64_t ns)
 {
     uint64_t ms = ns / RATELIMIT_MILLISECOND + 2;
-    ms = ms < r->ttl_min_ms ? r->ttl_min_ms : ms;
-    return r->ttl_max_ms && ms > r->ttl_max_ms ? r->ttl_max_ms : ms;
+    ms = ms < r->o.ttl_min_ms ? r->o.ttl_min_ms : ms;
+    return r->o.ttl_max_ms && ms > r->o.ttl_max_ms ? r->o.ttl_max_ms : ms;
 }
 
 static bool ratelimit_priv_redis_is_take(ratelimit_op op)
@@ -4206,7 +4210,7 @@ static void ratelimit_priv_redis_put_keys(const ratelimit_priv_redis_ask *ask,
 static void ratelimit_priv_redis_put_now(const ratelimit_priv_redis_ask *ask,
                                          ratelimit_priv_redis_conn *conn)
 {
-    if (ask->r->clock)
+    if (ask->r->o.clock)
         ratelimit_priv_redis_put_u64(conn, ask->now_ns / 1000);
     else
         ratelimit_priv_redis_put_arg(conn, "", 0);
@@ -4214,7 +4218,7 @@ static void ratelimit_priv_redis_put_now(const ratelimit_priv_redis_ask *ask,
 
 static bool ratelimit_priv_redis_bounded(const ratelimit_redis *r)
 {
-    return r->clock || r->ttl_min_ms || r->ttl_max_ms;
+    return r->o.clock || r->o.ttl_min_ms || r->o.ttl_max_ms;
 }
 
 /* low, high, now, nanos */
@@ -4223,15 +4227,15 @@ static void ratelimit_priv_redis_put_bounds(const ratelimit_priv_redis_ask *ask,
 {
     const ratelimit_redis *r = ask->r;
     if (ratelimit_priv_redis_bounded(r)) {
-        ratelimit_priv_redis_put_u64(conn, r->ttl_min_ms);
-        ratelimit_priv_redis_put_u64(conn,
-                                     r->ttl_max_ms ? r->ttl_max_ms : RATELIMIT_PRIV_REDIS_EXACT);
+        ratelimit_priv_redis_put_u64(conn, r->o.ttl_min_ms);
+        ratelimit_priv_redis_put_u64(conn, r->o.ttl_max_ms ? r->o.ttl_max_ms
+                                                           : RATELIMIT_PRIV_REDIS_EXACT);
     } else {
         ratelimit_priv_redis_put_arg(conn, "", 0);
         ratelimit_priv_redis_put_arg(conn, "", 0);
     }
     ratelimit_priv_redis_put_now(ask, conn);
-    ratelimit_priv_redis_put_u64(conn, r->clock ? ask->now_ns % 1000 : 0);
+    ratelimit_priv_redis_put_u64(conn, r->o.clock ? ask->now_ns % 1000 : 0);
 }
 
 /* A time that may be too long for scripts: then so long that it makes no difference. */
@@ -4494,7 +4498,7 @@ static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
                                         const ratelimit_priv_redis_call *first_or_null)
 {
     const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self, *first;
-    if (call->r->cluster || call->r->one_key || call->r->apart || call->apart ||
+    if (call->r->o.cluster || call->r->o.one_key || call->r->apart || call->apart ||
         call->build != ratelimit_priv_redis_build || ask->phase != RATELIMIT_PRIV_REDIS_FAST ||
         ask->script != RATELIMIT_PRIV_REDIS_TAKE)
         return false;
@@ -4644,7 +4648,7 @@ static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, cons
                                            size_t first, const redisReply *time)
 {
     ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
-    uint64_t now = ask->r->clock ? ask->now_ns : (uint64_t)time->integer * 1000;
+    uint64_t now = ask->r->o.clock ? ask->now_ns : (uint64_t)time->integer * 1000;
     size_t i, j = first;
     if (++ask->tries > RATELIMIT_PRIV_REDIS_TRIES)
         return ratelimit_priv_redis_give_up(call, "others changed the key each time it was tried");
@@ -4735,13 +4739,13 @@ static bool ratelimit_priv_redis_on_fast(ratelimit_priv_redis_call *call, const 
     ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
     bool give = ask->script == RATELIMIT_PRIV_REDIS_GIVE, wide = give || ask->wide;
     size_t i, j = wide && !give, stride = wide ? 2 : 1;
-    uint64_t now = ask->r->clock ? ask->now_ns : 0;
+    uint64_t now = ask->r->o.clock ? ask->now_ns : 0;
     if (reply->elements != wide + ask->keys * stride)
         return ratelimit_priv_redis_odd(call);
     for (i = 0; i < reply->elements; i++)
         if (reply->element[i]->type != REDIS_REPLY_INTEGER || reply->element[i]->integer < 0)
             return ratelimit_priv_redis_odd(call);
-    if (wide && !ask->r->clock)
+    if (wide && !ask->r->o.clock)
         now = (uint64_t)reply->element[give ? 2 : 0]->integer * 1000;
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
@@ -4769,7 +4773,7 @@ static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const r
     }
     if (reply->type == REDIS_REPLY_INTEGER && ask->script == RATELIMIT_PRIV_REDIS_TAKE &&
         ask->phase == RATELIMIT_PRIV_REDIS_FAST && reply->integer >= 0) {
-        uint64_t now = ask->r->clock ? ask->now_ns : 0;
+        uint64_t now = ask->r->o.clock ? ask->now_ns : 0;
         ratelimit_priv_redis_found(ask->entry, now, reply->integer, 0);
         return ratelimit_priv_redis_on_debts(call, now);
     }
@@ -4835,7 +4839,7 @@ static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_
             (void)ratelimit_priv_redis_reply(ask, 0);
         return false;
     }
-    if ((r->cluster || r->one_key) && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
+    if ((r->o.cluster || r->o.one_key) && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
         ratelimit_priv_redis_say(r, "all-or-none needs its keys in one slot: put "
                                     "what they share in braces (a hash tag), as in "
                                     "\"{alice}:login\" and \"{alice}:api\", or set "
@@ -5076,7 +5080,7 @@ static bool ratelimit_priv_redis_in_turn(const ratelimit_redis *r, const ratelim
     uint32_t first = 0, slot;
     bool found = false;
     size_t i;
-    if (mode != RATELIMIT_ALL || !r->all_in_turn || !(r->cluster || r->one_key))
+    if (mode != RATELIMIT_ALL || !r->o.all_in_turn || !(r->o.cluster || r->o.one_key))
         return false;
     for (i = 0; i < count; i++) {
         ratelimit_priv_redis_name name;
@@ -5167,7 +5171,7 @@ static void ratelimit_priv_redis_decide(const ratelimit_store *store, const rate
         return;
     }
     ratelimit_priv_redis_after_fork(r);
-    now_ns = r->clock ? r->clock(r->clock_self) : 0;
+    now_ns = r->o.clock ? r->o.clock(r->o.clock_self) : 0;
     if (now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT) {
         ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
         ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
@@ -5279,20 +5283,6 @@ RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r)
 
 /* ---- >>implementation: open and close -------------------------------------------------------- */
 
-/* A copy of text, NULL for NULL; *good turns false if there is no memory. */
-static char *ratelimit_priv_redis_copy(const char *text, bool *good)
-{
-    char *copy;
-    if (!text)
-        return NULL;
-    copy = (char *)malloc(strlen(text) + 1);
-    if (copy)
-        memcpy(copy, text, strlen(text) + 1);
-    else
-        *good = false;
-    return copy;
-}
-
 /* A number of digits only, up to most. */
 static bool ratelimit_priv_redis_number(const char *from, const char *to, int most, int *value)
 {
@@ -5371,51 +5361,59 @@ static size_t ratelimit_priv_redis_hosts(ratelimit_redis *r, const ratelimit_red
     return count;
 }
 
+/* Copies the texts of r->o. False: no memory. */
+static bool ratelimit_priv_redis_copy_texts(ratelimit_redis *r)
+{
+    const char **text[] = {&r->o.host,          &r->o.unix_path,         &r->o.user,
+                           &r->o.password,      &r->o.master_name,       &r->o.prefix,
+                           &r->o.sentinel_user, &r->o.sentinel_password, &r->o.client_name,
+                           &r->o.tls_ca,        &r->o.tls_cert,          &r->o.tls_key,
+                           &r->o.tls_name};
+    size_t i, bytes = 1, count = sizeof text / sizeof text[0];
+    char *at;
+    for (i = 0; i < count; i++)
+        bytes += *text[i] ? strlen(*text[i]) + 1 : 0;
+    at = r->texts = (char *)malloc(bytes);
+    for (i = 0; at && i < count; i++) {
+        size_t len = *text[i] ? strlen(*text[i]) + 1 : 0;
+        if (!len)
+            continue;
+        memcpy(at, *text[i], len);
+        *text[i] = at;
+        at += len;
+    }
+    return at != NULL;
+}
+
+static uint64_t ratelimit_priv_redis_or(uint32_t ms, uint32_t normally)
+{
+    return RATELIMIT_MILLISECOND * (ms ? ms : normally);
+}
+
 static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_options *o)
 {
-    bool good = true;
+    bool good;
     unsigned i;
     r->pid = getpid();
-    r->unix_path = ratelimit_priv_redis_copy(o->unix_path, &good);
-    r->user = ratelimit_priv_redis_copy(o->user, &good);
-    r->password = ratelimit_priv_redis_copy(o->password, &good);
-    r->prefix = ratelimit_priv_redis_copy(o->prefix ? o->prefix : "ratelimit:", &good);
-    r->client_name = ratelimit_priv_redis_copy(o->client_name, &good);
-    r->master_name = ratelimit_priv_redis_copy(o->master_name, &good);
-    r->sentinel_user = ratelimit_priv_redis_copy(o->sentinel_user, &good);
-    r->sentinel_password = ratelimit_priv_redis_copy(o->sentinel_password, &good);
-    r->prefix_len = r->prefix ? strlen(r->prefix) : 0;
-#  if defined(RATELIMIT_REDIS_TLS)
-    r->tls_name = ratelimit_priv_redis_copy(o->tls_name, &good);
-#  endif
-    r->database = o->database;
-    r->connect_timeout_ns =
-        RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 500);
-    r->timeout_ns = RATELIMIT_MILLISECOND * (o->timeout_ms ? o->timeout_ms : 300);
-    r->cool_down_ns = RATELIMIT_MILLISECOND * (o->cool_down_ms ? o->cool_down_ms : 500);
-    r->max_idle_ns = RATELIMIT_MILLISECOND * (o->max_idle_ms ? o->max_idle_ms : 30000);
-    r->mix = ratelimit_clock_ns() ^ (uint64_t)(uintptr_t)r ^ (uint64_t)getpid() << 40;
-    r->mix |= 1;
-    r->one_key = o->one_key;
-    r->all_in_turn = o->all_in_turn;
-    r->wait_replicas = o->wait_replicas;
-    r->pool_size = o->pool_size ? o->pool_size : 16;
-    r->ttl_min_ms = o->ttl_min_ms;
-    r->ttl_max_ms = o->ttl_max_ms;
-    r->cluster = o->cluster;
-    r->clock = o->clock;
-    r->clock_self = o->clock_self;
+    r->o = *o;
+    r->o.prefix = o->prefix ? o->prefix : "ratelimit:";
+    r->o.pool_size = o->pool_size ? o->pool_size : 16;
+    r->prefix_len = strlen(r->o.prefix);
+    r->connect_timeout_ns = ratelimit_priv_redis_or(o->connect_timeout_ms, 500);
+    r->timeout_ns = ratelimit_priv_redis_or(o->timeout_ms, 300);
+    r->cool_down_ns = ratelimit_priv_redis_or(o->cool_down_ms, 500);
+    r->max_idle_ns = ratelimit_priv_redis_or(o->max_idle_ms, 30000);
+    r->mix = (ratelimit_clock_ns() ^ (uint64_t)(uintptr_t)r ^ (uint64_t)r->pid << 40) | 1;
     for (i = 0; i < RATELIMIT_PRIV_REDIS_SCRIPTS; i++)
         ratelimit_priv_redis_sha1(ratelimit_priv_redis_script[i], r->sha[i]);
-    r->credentials = o->credentials;
-    r->credentials_self = o->credentials_self;
-    r->translate = o->translate;
-    r->translate_self = o->translate_self;
-    good = ratelimit_priv_redis_hosts(r, o) && good;
-    if (o->cluster)
-        r->slots =
-            (ratelimit_priv_redis_node **)calloc(RATELIMIT_PRIV_REDIS_SLOTS, sizeof *r->slots);
-    return good && (r->slots || !o->cluster);
+    good = ratelimit_priv_redis_copy_texts(r) && ratelimit_priv_redis_hosts(r, o);
+    r->slots =
+        (ratelimit_priv_redis_node **)calloc(ratelimit_priv_redis_slots(r), sizeof *r->slots);
+    if (!r->slots)
+        return false;
+    r->slots[0] = r->nodes;
+    r->mapped = !ratelimit_priv_redis_has_map(r);
+    return good;
 }
 
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
@@ -5599,17 +5597,9 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     ratelimit_priv_redis_close_conns(r->dropped);
 #  if defined(RATELIMIT_REDIS_TLS)
     SSL_CTX_free(r->tls);
-    free(r->tls_name);
 #  endif
-    free(r->master_name);
-    free(r->sentinel_user);
-    free(r->sentinel_password);
     free(r->slots);
-    free(r->unix_path);
-    free(r->user);
-    free(r->password);
-    free(r->prefix);
-    free(r->client_name);
+    free(r->texts);
     pthread_cond_destroy(&r->freed);
     pthread_mutex_destroy(&r->lock);
     free(r);
@@ -5683,7 +5673,7 @@ static void ratelimit_priv_redis_build_wait(ratelimit_priv_redis_call *call,
     e->replicated = e->conn == conn;
     ratelimit_priv_redis_put_size(conn, '*', 3);
     ratelimit_priv_redis_put_text(conn, "WAIT");
-    ratelimit_priv_redis_put_u64(conn, call->r->wait_replicas);
+    ratelimit_priv_redis_put_u64(conn, call->r->o.wait_replicas);
     ratelimit_priv_redis_put_u64(conn, left / 2 / RATELIMIT_MILLISECOND + 1);
 }
 
@@ -5694,10 +5684,10 @@ static bool ratelimit_priv_redis_answer_wait(ratelimit_priv_redis_call *call,
     if (reply->type != REDIS_REPLY_INTEGER)
         return ratelimit_priv_redis_odd(call);
     call->pause = !call[-1].done && call[-1].rests;
-    e->replicated = e->replicated && reply->integer >= (long long)call->r->wait_replicas;
+    e->replicated = e->replicated && reply->integer >= (long long)call->r->o.wait_replicas;
     if (call[-1].done && !call[-1].failed && !e->replicated)
         ratelimit_priv_redis_say(call->r, "only %d of %u replicas have the lock in time",
-                                 (int)reply->integer, (unsigned)call->r->wait_replicas);
+                                 (int)reply->integer, (unsigned)call->r->o.wait_replicas);
     return call[-1].done;
 }
 
@@ -5707,7 +5697,7 @@ static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_pr
                                                 size_t key_len, long long *reply, size_t reply_room)
 {
     ratelimit_priv_redis_call call[2];
-    bool waits = r->wait_replicas && kind == 'l' && e->arg[0]; /* not for unlock */
+    bool waits = r->o.wait_replicas && kind == 'l' && e->arg[0]; /* not for unlock */
     e->script = script;
     e->reply = reply;
     e->reply_room = reply_room;
@@ -5724,7 +5714,7 @@ static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_pr
     call[0].urgent = e->urgent;
     call[0].build = ratelimit_priv_redis_build_eval;
     call[0].answer = ratelimit_priv_redis_answer_eval;
-    if (r->cluster)
+    if (r->o.cluster)
         call[0].slot = ratelimit_priv_redis_slot(r, &e->name[0]);
     call[1] = call[0];
     call[1].build = ratelimit_priv_redis_build_wait;
@@ -6632,7 +6622,7 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
         free(a);
         return NULL;
     }
-    a->r->pool_size = UINT32_MAX; /* it has one connection to each node, and shares none */
+    a->r->o.pool_size = UINT32_MAX; /* it has one connection to each node, and shares none */
     a->e.map.done = true;
     a->e.settled = ratelimit_priv_async_settled;
     a->e.watch = ratelimit_priv_async_watch;
@@ -6643,7 +6633,7 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
 static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
     ratelimit_redis *r = a->r;
-    uint64_t now_ns = r->clock ? r->clock(r->clock_self) : 0;
+    uint64_t now_ns = r->o.clock ? r->o.clock(r->o.clock_self) : 0;
     bool beyond = now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT, all = job->mode == RATELIMIT_ALL;
     size_t i;
     if (job->tier) {
@@ -6717,8 +6707,8 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
     job->mode = all ? RATELIMIT_ALL : RATELIMIT_EACH;
     if (ratelimit_priv_redis_in_turn(a->r, job->req, count, job->mode)) {
         deadline -= a->r->timeout_ns / 3; /* the rest is for giving back */
-        job->turns = ratelimit_priv_redis_turns_of(a->r, job->req, job->res, count,
-                                                   a->r->clock ? a->r->clock(a->r->clock_self) : 0);
+        job->turns = ratelimit_priv_redis_turns_of(
+            a->r, job->req, job->res, count, a->r->o.clock ? a->r->o.clock(a->r->o.clock_self) : 0);
         if (!job->turns) {
             free(job);
             return RATELIMIT_NO_MEMORY;

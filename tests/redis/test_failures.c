@@ -732,10 +732,10 @@ static void urls_are_read(void)
             continue;
         CHECK_TEXT(r->nodes->host, good[i].host);
         CHECK_U64(r->nodes->port, good[i].port);
-        CHECK_U64(r->database, good[i].database);
-        CHECK_TEXT(r->unix_path ? r->unix_path : "", good[i].path ? good[i].path : "");
-        CHECK_TEXT(r->user ? r->user : "", good[i].user ? good[i].user : "");
-        CHECK_TEXT(r->password ? r->password : "", good[i].password ? good[i].password : "");
+        CHECK_U64(r->o.database, good[i].database);
+        CHECK_TEXT(r->o.unix_path ? r->o.unix_path : "", good[i].path ? good[i].path : "");
+        CHECK_TEXT(r->o.user ? r->o.user : "", good[i].user ? good[i].user : "");
+        CHECK_TEXT(r->o.password ? r->o.password : "", good[i].password ? good[i].password : "");
         ratelimit_redis_close(r);
     }
     for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
