@@ -1257,22 +1257,23 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "return reply\n",
     /* plain: a semaphore that only counts.
        KEYS   the counter
-       ARGV   most, or -1 to release; time to live in ms
-       reply  how many are out after this; -1: none was free, or none was out
+       ARGV   most, or 0 to release; time to live in ms
+       reply  1; 0: none was free, or none was out
        Expiry: ARGV[2] after the last acquire. Clock: Redis' own. */
     RATELIMIT_PRIV_LUA_COUNTER
-    "if ARGV[1] == '-1' then\n"
-    "  if used <= 1 then\n"
+    "if ARGV[1] == '0' then\n"
+    "  if used > 1 then\n"
+    "    redis.call('DECR', KEYS[1])\n"
+    "  else\n"
     "    redis.call('DEL', KEYS[1])\n"
-    "    return math.floor(used) - 1\n"
     "  end\n"
-    "  return redis.call('DECR', KEYS[1])\n"
+    "  return used >= 1 and 1 or 0\n"
     "end\n"
     "if used - ARGV[1] >= 0 then\n"
-    "  return -1\n"
+    "  return 0\n"
     "end\n"
     "redis.call('SET', KEYS[1], string.format('%.0f', used + 1), 'PX', ARGV[2])\n"
-    "return math.floor(used) + 1\n",
+    "return 1\n",
     /* permit: one more of a semaphore whose permits expire; or the same once more, for one who did
        not hear the first answer.
        KEYS   a sorted set: ids, by the us at which they expire
@@ -1354,6 +1355,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
 /* ---- >>implementation: structures ------------------------------------------------------------ */
 
 struct ratelimit_priv_redis_call;
+struct ratelimit_priv_redis_batch;
 struct ratelimit_priv_redis_engine;
 
 typedef struct ratelimit_priv_redis_list {
@@ -1463,7 +1465,7 @@ typedef struct ratelimit_priv_redis_call {
     /* Takes a reply that is no error. False: build and send again. */
     bool (*answer)(struct ratelimit_priv_redis_call *call, const redisReply *reply);
     ratelimit_redis *r;
-    void *self, *job; /* job: asynchronous, what it is a part of */
+    struct ratelimit_priv_redis_batch *batch; /* it is a part of; NULL: of none */
     struct ratelimit_priv_redis_call *next;
     ratelimit_priv_redis_list *list; /* it is in */
     ratelimit_priv_redis_conn *conn; /* it waits for, or was sent on */
@@ -1496,13 +1498,12 @@ typedef struct ratelimit_priv_redis_engine {
     ratelimit_priv_redis_conn *conns, *dead; /* in use; to be freed */
     uint32_t count;                          /* of conns that have a socket */
     ratelimit_priv_redis_list resting;
-    uint64_t rest_ns;  /* none of those that rest may try again earlier */
-    uint64_t deadline; /* of a thread's calls */
-    size_t left;       /* calls that are not done, but for map */
-    bool succeeded;    /* one of them was answered */
+    uint64_t rest_ns;            /* none of those that rest may try again earlier */
+    uint64_t start_ns, deadline; /* of a thread's calls */
+    size_t left;                 /* calls that are not done, but for map */
+    bool succeeded;              /* one of them was answered */
     ratelimit_priv_redis_call map;
     uint32_t map_tries;
-    void (*settled)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_call *call);
     bool (*watch)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_conn *conn);
 } ratelimit_priv_redis_engine;
 
@@ -1667,6 +1668,13 @@ RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, s
     return buf;
 }
 
+/* The lowest `digits` digits of value in hex, without a NUL. */
+static void ratelimit_priv_redis_hex(char *at, uint64_t value, int digits)
+{
+    for (; digits; value >>= 4)
+        at[--digits] = "0123456789abcdef"[value & 15];
+}
+
 /* SHA-1 of a script, in hex: the name by which EVALSHA knows it. */
 static void ratelimit_priv_redis_sha1_block(uint32_t *h, const unsigned char *p)
 {
@@ -1704,7 +1712,6 @@ static void ratelimit_priv_redis_sha1_block(uint32_t *h, const unsigned char *p)
 
 static void ratelimit_priv_redis_sha1(const char *text, char *hex)
 {
-    static const char digits[] = "0123456789abcdef";
     uint32_t h[5] = {UINT32_C(0x67452301), UINT32_C(0xEFCDAB89), UINT32_C(0x98BADCFE),
                      UINT32_C(0x10325476), UINT32_C(0xC3D2E1F0)};
     size_t len = strlen(text), at = 0, i;
@@ -1720,8 +1727,8 @@ static void ratelimit_priv_redis_sha1(const char *text, char *hex)
     ratelimit_priv_redis_sha1_block(h, tail);
     if (at == 128)
         ratelimit_priv_redis_sha1_block(h, tail + 64);
-    for (i = 0; i < 40; i++)
-        hex[i] = digits[h[i / 8] >> (28 - 4 * (i % 8)) & 15];
+    for (i = 0; i < 5; i++)
+        ratelimit_priv_redis_hex(hex + 8 * i, h[i], 8);
     hex[40] = 0;
 }
 
@@ -1849,13 +1856,11 @@ static void ratelimit_priv_redis_name_of(ratelimit_priv_redis_name *name, char k
 static void ratelimit_priv_redis_name_bucket(ratelimit_priv_redis_name *name,
                                              const ratelimit_request *req)
 {
-    static const char digits[] = "0123456789abcdef";
-    int i;
     ratelimit_priv_redis_name_of(name, 'b', req->key, req->key_len);
     if (!name->tail_len)
         name->tail[name->tail_len++] = ':';
-    for (i = 28; i >= 0; i -= 4)
-        name->tail[name->tail_len++] = digits[req->limit->scope >> i & 15];
+    ratelimit_priv_redis_hex(name->tail + 1, req->limit->scope, 8);
+    name->tail_len = 9;
 }
 
 static void ratelimit_priv_redis_put_name(const ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
@@ -2649,6 +2654,7 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
                                           ratelimit_priv_redis_call *call);
 static bool ratelimit_priv_redis_want_map(ratelimit_priv_redis_engine *e);
 static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e);
+static void ratelimit_priv_redis_batch_settled(ratelimit_priv_redis_call *call);
 
 static void ratelimit_priv_redis_push(ratelimit_priv_redis_list *list,
                                       ratelimit_priv_redis_call *call)
@@ -2701,8 +2707,8 @@ static void ratelimit_priv_redis_settle(ratelimit_priv_redis_engine *e,
     else
         e->succeeded = true;
     e->left--;
-    if (e->settled)
-        e->settled(e, call);
+    if (call->batch)
+        ratelimit_priv_redis_batch_settled(call);
 }
 
 static void ratelimit_priv_redis_fail(ratelimit_priv_redis_engine *e,
@@ -3720,7 +3726,7 @@ static void ratelimit_priv_redis_build_map(ratelimit_priv_redis_call *call,
 static bool ratelimit_priv_redis_answer_map(ratelimit_priv_redis_call *call,
                                             const redisReply *reply)
 {
-    ratelimit_priv_redis_engine *e = (ratelimit_priv_redis_engine *)call->self;
+    ratelimit_priv_redis_engine *e = call->conn->engine;
     ratelimit_priv_redis_conn *conn;
     bool good = reply->type == REDIS_REPLY_ARRAY && reply->elements &&
                 ratelimit_priv_redis_map_all(e->r, reply, call->node->host);
@@ -3743,7 +3749,6 @@ static void ratelimit_priv_redis_ask_map(ratelimit_priv_redis_engine *e)
     ratelimit_priv_redis_call *call = &e->map;
     memset(call, 0, sizeof *call);
     call->r = e->r;
-    call->self = e;
     call->any = true;
     call->build = ratelimit_priv_redis_build_map;
     call->answer = ratelimit_priv_redis_answer_map;
@@ -3838,47 +3843,64 @@ static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t u
                            (polled[i].revents & POLLOUT ? RATELIMIT_REDIS_WRITE : 0u));
 }
 
-/* Runs calls until all are done or failed, at the latest a little after deadline. */
-static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t count,
-                                     uint64_t deadline)
+static void ratelimit_priv_redis_engine_of(ratelimit_priv_redis_engine *e, ratelimit_redis *r,
+                                           uint64_t deadline)
 {
-    ratelimit_priv_redis_engine e;
+    memset(e, 0, sizeof *e);
+    e->r = r;
+    e->start_ns = ratelimit_clock_ns();
+    e->deadline = deadline;
+    e->map.done = true;
+}
+
+/* call begins its way, which ends at deadline. */
+static void ratelimit_priv_redis_begin(ratelimit_priv_redis_engine *e,
+                                       ratelimit_priv_redis_call *call, uint64_t deadline)
+{
+    call->deadline = deadline;
+    e->left++;
+    ratelimit_priv_redis_dispatch(e, call);
+}
+
+/* Runs e until all its calls are done or failed, at the latest a little after its deadline. */
+static void ratelimit_priv_redis_run(ratelimit_priv_redis_engine *e)
+{
     ratelimit_priv_redis_conn *conn;
-    uint64_t start = ratelimit_clock_ns();
     bool last = false;
-    size_t i;
-    memset(&e, 0, sizeof e);
-    e.r = calls->r;
-    e.deadline = deadline;
-    e.map.done = true;
-    for (i = 0; i < count; i++)
-        e.left += !calls[i].done;
-    for (i = 0; i < count; i++) {
-        calls[i].deadline = deadline;
-        if (!calls[i].done)
-            ratelimit_priv_redis_dispatch(&e, &calls[i]);
-    }
-    while (e.left || !e.map.done) {
+    while (e->left || !e->map.done) {
         uint64_t now = ratelimit_clock_ns(), due = now + 20 * RATELIMIT_MILLISECOND;
-        if (!e.left && !last && due < e.deadline) /* only the map is to come: not for long */
-            e.map.deadline = e.deadline = due;
-        last = last || !e.left;
-        for (conn = e.conns; conn; conn = conn->next)
+        if (!e->left && !last && due < e->deadline) /* only the map is to come: not for long */
+            e->map.deadline = e->deadline = due;
+        last = last || !e->left;
+        for (conn = e->conns; conn; conn = conn->next)
             if (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first)
                 (void)ratelimit_priv_redis_pump(conn);
-        due = ratelimit_priv_redis_due(&e);
-        ratelimit_priv_redis_poll(&e, due < e.deadline ? due : e.deadline);
+        due = ratelimit_priv_redis_due(e);
+        ratelimit_priv_redis_poll(e, due < e->deadline ? due : e->deadline);
         now = ratelimit_clock_ns();
-        if (now >= e.deadline)
-            ratelimit_priv_redis_expire(&e, now);
-        ratelimit_priv_redis_overdue(&e, now);
-        ratelimit_priv_redis_give_back(&e);
-        ratelimit_priv_redis_retry(&e, now);
-        ratelimit_priv_redis_free_dead(&e);
+        if (now >= e->deadline)
+            ratelimit_priv_redis_expire(e, now);
+        ratelimit_priv_redis_overdue(e, now);
+        ratelimit_priv_redis_give_back(e);
+        ratelimit_priv_redis_retry(e, now);
+        ratelimit_priv_redis_free_dead(e);
     }
-    ratelimit_priv_redis_give_back(&e);
-    ratelimit_priv_redis_free_dead(&e);
-    ratelimit_priv_redis_count_time(e.r, start, e.succeeded);
+    ratelimit_priv_redis_give_back(e);
+    ratelimit_priv_redis_free_dead(e);
+    ratelimit_priv_redis_count_time(e->r, e->start_ns, e->succeeded);
+}
+
+/* Runs calls that are no decisions. */
+static void ratelimit_priv_redis_run_calls(ratelimit_redis *r, ratelimit_priv_redis_call *calls,
+                                           size_t count)
+{
+    ratelimit_priv_redis_engine e;
+    size_t i;
+    ratelimit_priv_redis_after_fork(r);
+    ratelimit_priv_redis_engine_of(&e, r, ratelimit_priv_redis_deadline(r));
+    for (i = 0; i < count; i++)
+        ratelimit_priv_redis_begin(&e, &calls[i], e.deadline);
+    ratelimit_priv_redis_run(&e);
 }
 
 /* ---- >>implementation: states ---------------------------------------------------------------- */
@@ -4065,7 +4087,7 @@ typedef enum ratelimit_priv_redis_phase {
 } ratelimit_priv_redis_phase;
 
 typedef struct ratelimit_priv_redis_ask {
-    ratelimit_redis *r;
+    ratelimit_priv_redis_call call; /* must be first */
     ratelimit_priv_redis_entry *entry;
     size_t count, keys; /* keys: different ones, without those of settled entries */
     bool all, wide;
@@ -4203,14 +4225,14 @@ static void ratelimit_priv_redis_put_keys(const ratelimit_priv_redis_ask *ask,
         if (e->settled || e->unique != i)
             continue;
         ratelimit_priv_redis_name_bucket(&name, e->req);
-        ratelimit_priv_redis_put_name(ask->r, conn, &name);
+        ratelimit_priv_redis_put_name(ask->call.r, conn, &name);
     }
 }
 
 static void ratelimit_priv_redis_put_now(const ratelimit_priv_redis_ask *ask,
                                          ratelimit_priv_redis_conn *conn)
 {
-    if (ask->r->o.clock)
+    if (ask->call.r->o.clock)
         ratelimit_priv_redis_put_u64(conn, ask->now_ns / 1000);
     else
         ratelimit_priv_redis_put_arg(conn, "", 0);
@@ -4225,7 +4247,7 @@ static bool ratelimit_priv_redis_bounded(const ratelimit_redis *r)
 static void ratelimit_priv_redis_put_bounds(const ratelimit_priv_redis_ask *ask,
                                             ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_redis *r = ask->r;
+    const ratelimit_redis *r = ask->call.r;
     if (ratelimit_priv_redis_bounded(r)) {
         ratelimit_priv_redis_put_u64(conn, r->o.ttl_min_ms);
         ratelimit_priv_redis_put_u64(conn, r->o.ttl_max_ms ? r->o.ttl_max_ms
@@ -4324,11 +4346,11 @@ static void ratelimit_priv_redis_put_terms(const ratelimit_priv_redis_entry *e,
 }
 
 static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
-                                            const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
-    bool bounded = ratelimit_priv_redis_bounded(ask->r);
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 5 : 1);
+    bool bounded = ratelimit_priv_redis_bounded(ask->call.r);
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1,
+                                    bounded ? 5 : 1);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_terms(ask->entry, conn);
     if (bounded)
@@ -4341,11 +4363,10 @@ static uint64_t ratelimit_priv_redis_period(const ratelimit_limit *l)
 }
 
 static void ratelimit_priv_redis_build_ask(const ratelimit_priv_redis_ask *ask,
-                                           const ratelimit_priv_redis_call *call,
                                            ratelimit_priv_redis_conn *conn)
 {
     size_t i;
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_ASK, ask->keys,
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_ASK, ask->keys,
                                     4 + ask->keys * (ask->wide ? 11 : 6));
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
@@ -4427,7 +4448,6 @@ static void ratelimit_priv_redis_put_spans(const ratelimit_priv_redis_entry *e,
 }
 
 static void ratelimit_priv_redis_build_give(const ratelimit_priv_redis_ask *ask,
-                                            const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     const ratelimit_priv_redis_entry *e = ask->entry;
@@ -4437,7 +4457,7 @@ static void ratelimit_priv_redis_build_give(const ratelimit_priv_redis_ask *ask,
     size_t spans = op == RATELIMIT_TAKE_UP_TO ? 2 + 2 * ratelimit_priv_redis_powers(e, NULL)
                    : op == RATELIMIT_BLOCK    ? 5
                                               : 4;
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, 13 + spans);
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, 13 + spans);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
     ratelimit_priv_redis_put_tags(l, conn);
@@ -4454,12 +4474,11 @@ static void ratelimit_priv_redis_build_give(const ratelimit_priv_redis_ask *ask,
 }
 
 static void ratelimit_priv_redis_build_swap(const ratelimit_priv_redis_ask *ask,
-                                            const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     bool store = ask->phase == RATELIMIT_PRIV_REDIS_STORE;
     size_t i;
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_SWAP, ask->keys,
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_SWAP, ask->keys,
                                     store ? 1 + 3 * ask->keys : 1);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_now(ask, conn);
@@ -4476,19 +4495,19 @@ static void ratelimit_priv_redis_build_swap(const ratelimit_priv_redis_ask *ask,
 static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
                                        ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self;
+    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)(const void *)call;
     if (ask->phase == RATELIMIT_PRIV_REDIS_DEL) {
         ratelimit_priv_redis_put_size(conn, '*', 2);
         ratelimit_priv_redis_put_text(conn, "DEL");
         ratelimit_priv_redis_put_keys(ask, conn);
     } else if (ask->phase != RATELIMIT_PRIV_REDIS_FAST) {
-        ratelimit_priv_redis_build_swap(ask, call, conn);
+        ratelimit_priv_redis_build_swap(ask, conn);
     } else if (ask->script == RATELIMIT_PRIV_REDIS_TAKE) {
-        ratelimit_priv_redis_build_take(ask, call, conn);
+        ratelimit_priv_redis_build_take(ask, conn);
     } else if (ask->script == RATELIMIT_PRIV_REDIS_ASK) {
-        ratelimit_priv_redis_build_ask(ask, call, conn);
+        ratelimit_priv_redis_build_ask(ask, conn);
     } else {
-        ratelimit_priv_redis_build_give(ask, call, conn);
+        ratelimit_priv_redis_build_give(ask, conn);
     }
 }
 
@@ -4497,14 +4516,15 @@ static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
 static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
                                         const ratelimit_priv_redis_call *first_or_null)
 {
-    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self, *first;
+    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)(const void *)call,
+                                   *first;
     if (call->r->o.cluster || call->r->o.one_key || call->r->apart || call->apart ||
         call->build != ratelimit_priv_redis_build || ask->phase != RATELIMIT_PRIV_REDIS_FAST ||
         ask->script != RATELIMIT_PRIV_REDIS_TAKE)
         return false;
     if (!first_or_null)
         return true;
-    first = (const ratelimit_priv_redis_ask *)first_or_null->self;
+    first = (const ratelimit_priv_redis_ask *)(const void *)first_or_null;
     return call->eval == first_or_null->eval && ask->now_ns == first->now_ns;
 }
 
@@ -4522,20 +4542,22 @@ static bool ratelimit_priv_redis_alike(const ratelimit_priv_redis_entry *a,
 static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
                                             ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_priv_redis_ask *first = (const ratelimit_priv_redis_ask *)calls[0]->self;
+    const ratelimit_priv_redis_ask *first =
+        (const ratelimit_priv_redis_ask *)(const void *)calls[0];
     const ratelimit_priv_redis_ask *ask;
     size_t i, told = 1;
     for (i = 1; i < count && told == 1; i++) {
-        ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
+        ask = (const ratelimit_priv_redis_ask *)(const void *)calls[i];
         if (!ratelimit_priv_redis_alike(first->entry, ask->entry))
             told = count;
     }
     ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count, 4 + told);
     for (i = 0; i < count; i++)
-        ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)calls[i]->self, conn);
+        ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)(const void *)calls[i],
+                                      conn);
     ratelimit_priv_redis_put_bounds(first, conn);
     for (i = 0; i < told; i++) {
-        ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
+        ask = (const ratelimit_priv_redis_ask *)(const void *)calls[i];
         ratelimit_priv_redis_put_terms(ask->entry, conn);
     }
 }
@@ -4647,8 +4669,8 @@ static const ratelimit_limit *ratelimit_priv_redis_saved_under(const ratelimit_p
 static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, const redisReply *reply,
                                            size_t first, const redisReply *time)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
-    uint64_t now = ask->r->o.clock ? ask->now_ns : (uint64_t)time->integer * 1000;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
+    uint64_t now = ask->call.r->o.clock ? ask->now_ns : (uint64_t)time->integer * 1000;
     size_t i, j = first;
     if (++ask->tries > RATELIMIT_PRIV_REDIS_TRIES)
         return ratelimit_priv_redis_give_up(call, "others changed the key each time it was tried");
@@ -4681,7 +4703,7 @@ static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, cons
             memcpy(e->put, e->old, e->old_len);
             e->put_len = e->old_len;
         }
-        e->ttl_ms = ratelimit_priv_redis_ttl(ask->r, ratelimit_priv_left(&e->after, now));
+        e->ttl_ms = ratelimit_priv_redis_ttl(ask->call.r, ratelimit_priv_left(&e->after, now));
     }
     ask->phase = RATELIMIT_PRIV_REDIS_STORE;
     return false;
@@ -4717,7 +4739,7 @@ static void ratelimit_priv_redis_found(ratelimit_priv_redis_entry *e, uint64_t n
 /* After a script decided: makes the answers, and checks that what they store is what it stored. */
 static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint64_t now)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
     bool changed = ratelimit_priv_redis_reply(ask, now), stored = true;
     size_t i;
     for (i = 0; i < ask->count; i++) {
@@ -4736,16 +4758,16 @@ static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint6
 /* The debts in an answer of ask or give. */
 static bool ratelimit_priv_redis_on_fast(ratelimit_priv_redis_call *call, const redisReply *reply)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
     bool give = ask->script == RATELIMIT_PRIV_REDIS_GIVE, wide = give || ask->wide;
     size_t i, j = wide && !give, stride = wide ? 2 : 1;
-    uint64_t now = ask->r->o.clock ? ask->now_ns : 0;
+    uint64_t now = ask->call.r->o.clock ? ask->now_ns : 0;
     if (reply->elements != wide + ask->keys * stride)
         return ratelimit_priv_redis_odd(call);
     for (i = 0; i < reply->elements; i++)
         if (reply->element[i]->type != REDIS_REPLY_INTEGER || reply->element[i]->integer < 0)
             return ratelimit_priv_redis_odd(call);
-    if (wide && !ask->r->o.clock)
+    if (wide && !ask->call.r->o.clock)
         now = (uint64_t)reply->element[give ? 2 : 0]->integer * 1000;
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
@@ -4763,7 +4785,7 @@ static bool ratelimit_priv_redis_on_fast(ratelimit_priv_redis_call *call, const 
 
 static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const redisReply *reply)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
     const redisReply *first;
     if (ask->phase == RATELIMIT_PRIV_REDIS_DEL ||
         (ask->phase == RATELIMIT_PRIV_REDIS_STORE && reply->type == REDIS_REPLY_INTEGER)) {
@@ -4773,7 +4795,7 @@ static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const r
     }
     if (reply->type == REDIS_REPLY_INTEGER && ask->script == RATELIMIT_PRIV_REDIS_TAKE &&
         ask->phase == RATELIMIT_PRIV_REDIS_FAST && reply->integer >= 0) {
-        uint64_t now = ask->r->o.clock ? ask->now_ns : 0;
+        uint64_t now = ask->call.r->o.clock ? ask->now_ns : 0;
         ratelimit_priv_redis_found(ask->entry, now, reply->integer, 0);
         return ratelimit_priv_redis_on_debts(call, now);
     }
@@ -4808,7 +4830,7 @@ static bool ratelimit_priv_redis_one_slot(const ratelimit_priv_redis_ask *ask, u
         if (e->settled)
             continue;
         ratelimit_priv_redis_name_bucket(&name, e->req);
-        other = ratelimit_priv_redis_slot(ask->r, &name);
+        other = ratelimit_priv_redis_slot(ask->call.r, &name);
         if (found && other != *slot)
             return false;
         *slot = other;
@@ -4819,27 +4841,24 @@ static bool ratelimit_priv_redis_one_slot(const ratelimit_priv_redis_ask *ask, u
 
 /* Makes ask of count entries ready to be sent; false if all is settled already. */
 static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_ask *ask,
-                                       ratelimit_priv_redis_call *call,
                                        ratelimit_priv_redis_entry *entry, size_t count, bool all,
                                        uint64_t now_ns)
 {
     bool bad = false;
     size_t i;
     memset(ask, 0, sizeof *ask);
-    memset(call, 0, sizeof *call);
-    ask->r = call->r = r;
+    ask->call.r = r;
     ask->entry = entry;
     ask->count = count;
     ask->all = all;
     ask->now_ns = now_ns;
     ratelimit_priv_redis_unify(ask);
-    call->done = true;
     if (!ask->keys) {
         if (all)
             (void)ratelimit_priv_redis_reply(ask, 0);
         return false;
     }
-    if ((r->o.cluster || r->o.one_key) && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
+    if ((r->o.cluster || r->o.one_key) && !ratelimit_priv_redis_one_slot(ask, &ask->call.slot)) {
         ratelimit_priv_redis_say(r, "all-or-none needs its keys in one slot: put "
                                     "what they share in braces (a hash tag), as in "
                                     "\"{alice}:login\" and \"{alice}:api\", or set "
@@ -4848,44 +4867,71 @@ static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_
             ratelimit_priv_answer(entry[i].res, RATELIMIT_UNSUPPORTED);
         return false;
     }
-    for (i = 0; i < count; i++) /* a mistake in a batch: the others are only looked at */
+    for (i = 0; i < count; i++) /* one request is invalid: the others are only looked at */
         bad = bad || (entry[i].settled && !entry[i].res->allowed);
     for (i = 0; i < count; i++)
         entry[i].never = entry[i].never || bad;
     ratelimit_priv_redis_choose(ask);
-    call->self = ask;
-    call->build = ratelimit_priv_redis_build;
-    call->answer = ratelimit_priv_redis_answer;
-    call->done = false;
+    ask->call.build = ratelimit_priv_redis_build;
+    ask->call.answer = ratelimit_priv_redis_answer;
     return true;
 }
 
-/* What one decision needs in memory, for one request on the stack, for more on the heap. */
-typedef struct ratelimit_priv_redis_work {
-    ratelimit_priv_redis_entry entry;
-    ratelimit_priv_redis_ask ask;
-    ratelimit_priv_redis_call call;
-} ratelimit_priv_redis_work;
+/* ---- batches: requests that are decided together ----
 
-/* All or none over several slots, one after the other (options.all_in_turn). The entries are in the
- * order in which they are asked: those of a slot together, settled ones at the end. Each step gives
- * the calls that are to be run next: those of one slot, or, when one has refused, all that give
- * back (slots before it) and look (slots after it). */
-typedef struct ratelimit_priv_redis_turns {
+   A thread's call of decide is a batch, and so is a call of async_take. Of EACH, every request is an
+   ask of its own; of ALL, all of them are one ask. The batch is done when its last ask is.
+
+   All or none over several slots (options.all_in_turn) goes slot by slot: `order` brings requests of
+   a slot together, and puts first what can be given back, last what is settled. Entries from `from`
+   to `end` are being asked, as one all-or-none. If they are refused, those before them are given
+   back, and those after them are looked at, all at once; that is the last step. */
+
+typedef struct ratelimit_priv_redis_batch {
     ratelimit_redis *r;
+    ratelimit_priv_redis_engine *e;
+    void (*changed)(struct ratelimit_priv_redis_batch *b); /* it is done, or got more time */
     const ratelimit_request *req;
     ratelimit_result *res;
-    size_t count, open; /* open: entries that are not settled */
-    size_t from, end;   /* of the slot that is under way */
-    uint64_t now_ns;
-    bool back, failed;
-    uint32_t *order, *slot;    /* which request an entry is of; its slot */
-    ratelimit_request *second; /* what is asked when one has refused */
-    ratelimit_result *told;
+    size_t count, left; /* left: calls that are not done */
+    ratelimit_mode mode;
+    uint64_t now_ns, deadline;
+    ratelimit_priv_ask *tier; /* NULL, or what a tier in front has to know until the answers */
+    bool sent, done;
     ratelimit_priv_redis_entry *entry;
     ratelimit_priv_redis_ask *ask;
-    ratelimit_priv_redis_call *call;
-} ratelimit_priv_redis_turns;
+    /* For options.all_in_turn; order is NULL if that is not needed. */
+    bool back, failed;
+    size_t open, from, end;    /* open: entries that are not settled */
+    uint32_t *order, *slot;    /* which request an entry is of; its slot */
+    ratelimit_request *second; /* what is asked when one has refused, and the answers */
+    ratelimit_result *told;
+} ratelimit_priv_redis_batch;
+
+/* Room for count things at *size of base, aligned; with base NULL it is only added to *size. */
+static void *ratelimit_priv_redis_cut(char *base, size_t *size, size_t count, size_t bytes)
+{
+    char *at = base ? base + *size : NULL;
+    *size += (count * bytes + 15) / 16 * 16;
+    return at;
+}
+
+/* Places what b needs in base, behind `size` bytes. Returns where it ends. */
+static size_t ratelimit_priv_redis_batch_place(ratelimit_priv_redis_batch *b, char *base,
+                                               size_t size)
+{
+    size_t n = b->count, turns = b->mode == RATELIMIT_ALL && b->r->o.all_in_turn ? n : 0;
+    b->entry =
+        (ratelimit_priv_redis_entry *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->entry);
+    b->ask = (ratelimit_priv_redis_ask *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->ask);
+    if (!turns)
+        return size;
+    b->second = (ratelimit_request *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->second);
+    b->told = (ratelimit_result *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->told);
+    b->order = (uint32_t *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->order);
+    b->slot = (uint32_t *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->slot);
+    return size;
+}
 
 /* Can a request not be taken back? */
 static bool ratelimit_priv_redis_is_final(const ratelimit_request *req)
@@ -4896,39 +4942,41 @@ static bool ratelimit_priv_redis_is_final(const ratelimit_request *req)
             req->op == RATELIMIT_RESET);
 }
 
-/* Brings entries into the order in which they are asked. False: too much is final. */
-static bool ratelimit_priv_redis_turns_order(ratelimit_priv_redis_turns *t)
+/* Finds the order in which entries are asked. False: all are of one slot, or what can't be taken
+ * back is of several. */
+static bool ratelimit_priv_redis_batch_order(ratelimit_priv_redis_batch *b)
 {
     enum { NONE = RATELIMIT_PRIV_REDIS_SLOTS, SETTLED };
     ratelimit_priv_redis_entry spare;
     ratelimit_result answer;
     uint32_t last = NONE;
     size_t i, j;
-    for (i = 0; i < t->count; i++) {
+    if (!b->r->o.cluster && !b->r->o.one_key)
+        return false;
+    for (i = 0; i < b->count; i++) {
         ratelimit_priv_redis_name name;
-        uint32_t slot = SETTLED;
-        ratelimit_priv_redis_prepare(&spare, &t->req[i], &answer);
-        if (!spare.settled) {
-            ratelimit_priv_redis_name_bucket(&name, &t->req[i]);
-            slot = ratelimit_priv_redis_slot(t->r, &name);
-            if (ratelimit_priv_redis_is_final(&t->req[i])) {
-                if (last != NONE && last != slot)
-                    return false;
-                last = slot;
-            }
-        }
-        t->slot[i] = slot;
+        b->slot[i] = SETTLED;
+        ratelimit_priv_redis_prepare(&spare, &b->req[i], &answer);
+        if (spare.settled)
+            continue;
+        ratelimit_priv_redis_name_bucket(&name, &b->req[i]);
+        b->slot[i] = ratelimit_priv_redis_slot(b->r, &name);
+        if (!ratelimit_priv_redis_is_final(&b->req[i]))
+            continue;
+        if (last != NONE && last != b->slot[i])
+            return false;
+        last = b->slot[i];
     }
-    for (i = 0; i < t->count; i++)
-        if (t->slot[i] == last)
-            t->slot[i] = NONE;       /* behind all others */
-    for (i = 0; i < t->count; i++) { /* a slot's requests stay in their order */
-        for (j = i; j > 0 && t->slot[t->order[j - 1]] > t->slot[i]; j--)
-            t->order[j] = t->order[j - 1];
-        t->order[j] = (uint32_t)i;
-        t->open += t->slot[i] != SETTLED;
+    for (i = 0; i < b->count; i++)
+        if (b->slot[i] == last)
+            b->slot[i] = NONE;       /* behind all others */
+    for (i = 0; i < b->count; i++) { /* a slot's requests stay in their order */
+        for (j = i; j > 0 && b->slot[b->order[j - 1]] > b->slot[i]; j--)
+            b->order[j] = b->order[j - 1];
+        b->order[j] = (uint32_t)i;
+        b->open += b->slot[i] != SETTLED;
     }
-    return true;
+    return b->open && b->slot[b->order[0]] != b->slot[b->order[b->open - 1]];
 }
 
 /* What takes back what req did, as res tells; a peek if that is nothing. */
@@ -4944,54 +4992,68 @@ static ratelimit_request ratelimit_priv_redis_undo(const ratelimit_request *req,
     return undo;
 }
 
-/* Makes the calls that give back and look. Returns how many entries they are of. */
-static size_t ratelimit_priv_redis_turns_back(ratelimit_priv_redis_turns *t)
+/* A tier in front has answered request i. */
+static bool ratelimit_priv_redis_is_here(const ratelimit_priv_redis_batch *b, size_t i)
 {
-    size_t k;
-    t->back = true;
-    for (k = 0; k < t->open; k++) {
-        const ratelimit_request *req = &t->req[t->order[k]];
-        memset(&t->call[k], 0, sizeof t->call[k]);
-        t->call[k].r = t->r;
-        t->call[k].done = true;
-        if (k >= t->from && k < t->end)
-            continue;
-        t->second[k] = *req;
-        t->second[k].op = RATELIMIT_PEEK;
-        if (k < t->from)
-            t->second[k] = ratelimit_priv_redis_undo(req, &t->res[t->order[k]]);
-        ratelimit_priv_redis_prepare(&t->entry[k], &t->second[k], &t->told[k]);
-        (void)ratelimit_priv_redis_start(t->r, &t->ask[k], &t->call[k], &t->entry[k], 1, false,
-                                         t->now_ns);
-    }
-    return t->open;
+    return b->tier && b->tier[i].what == RATELIMIT_PRIV_HERE;
 }
 
-/* One has refused, what could be given back is: makes the results. */
-static void ratelimit_priv_redis_turns_end(ratelimit_priv_redis_turns *t)
+/* Sends n entries from k on as one ask, if Redis need be asked. */
+static void ratelimit_priv_redis_batch_ask(ratelimit_priv_redis_batch *b, size_t k, size_t n,
+                                           bool all)
+{
+    ratelimit_priv_redis_ask *ask = &b->ask[k];
+    if (!ratelimit_priv_redis_start(b->r, ask, &b->entry[k], n, all, b->now_ns))
+        return;
+    ask->call.batch = b;
+    b->sent = true;
+    b->left++;
+    ratelimit_priv_redis_begin(b->e, &ask->call, b->deadline);
+}
+
+/* One slot has refused or failed: gives back what the slots before took, and looks at those after. */
+static void ratelimit_priv_redis_batch_back(ratelimit_priv_redis_batch *b)
+{
+    size_t k;
+    b->back = true;
+    b->deadline += b->r->timeout_ns / 3;
+    b->changed(b);
+    for (k = 0; k < b->open; k++) {
+        const ratelimit_request *req = &b->req[b->order[k]];
+        if (k >= b->from && k < b->end)
+            continue;
+        b->second[k] = *req;
+        b->second[k].op = RATELIMIT_PEEK;
+        if (k < b->from)
+            b->second[k] = ratelimit_priv_redis_undo(req, &b->res[b->order[k]]);
+        ratelimit_priv_redis_prepare(&b->entry[k], &b->second[k], &b->told[k]);
+        ratelimit_priv_redis_batch_ask(b, k, 1, false);
+    }
+}
+
+/* What could be given back is: makes the results. */
+static void ratelimit_priv_redis_batch_end(ratelimit_priv_redis_batch *b)
 {
     uint64_t longest = 0;
     size_t k;
-    for (k = 0; k < t->open; k++) {
-        ratelimit_result *res = &t->res[t->order[k]];
-        if (k >= t->from && k < t->end)
+    for (k = 0; k < b->open; k++) {
+        const ratelimit_request *req = &b->req[b->order[k]];
+        ratelimit_result *res = &b->res[b->order[k]];
+        uint64_t wait = req->op == RATELIMIT_RESERVE ? req->max_wait_ns : 0;
+        if (k >= b->from && k < b->end)
             continue;
-        if (t->call[k].failed) {
+        *res = b->told[k];
+        if (b->ask[k].call.failed)
             ratelimit_priv_answer(res, RATELIMIT_SKIPPED);
-        } else {
-            bool reserves = t->req[t->order[k]].op == RATELIMIT_RESERVE;
-            uint64_t wait = reserves ? t->req[t->order[k]].max_wait_ns : 0;
-            *res = t->told[k];
-            if (k < t->from || res->allowed || t->req[t->order[k]].op == RATELIMIT_CHARGE ||
-                (res->status == RATELIMIT_DENIED && res->retry_after_ns <= wait))
-                res->status = RATELIMIT_SKIPPED;
-        }
+        else if (k < b->from || res->allowed || req->op == RATELIMIT_CHARGE ||
+                 (res->status == RATELIMIT_DENIED && res->retry_after_ns <= wait))
+            res->status = RATELIMIT_SKIPPED;
     }
-    for (k = 0; k < t->count; k++)
-        if (t->res[k].status != RATELIMIT_SKIPPED && t->res[k].retry_after_ns > longest)
-            longest = t->res[k].retry_after_ns;
-    for (k = 0; k < t->count; k++) {
-        ratelimit_result *res = &t->res[k];
+    for (k = 0; k < b->count; k++)
+        if (b->res[k].status != RATELIMIT_SKIPPED && b->res[k].retry_after_ns > longest)
+            longest = b->res[k].retry_after_ns;
+    for (k = 0; k < b->count; k++) {
+        ratelimit_result *res = &b->res[k];
         if (res->status == RATELIMIT_OK) /* settled: unlimited */
             res->status = RATELIMIT_SKIPPED;
         res->allowed = false;
@@ -4999,160 +5061,139 @@ static void ratelimit_priv_redis_turns_end(ratelimit_priv_redis_turns *t)
         if (res->status == RATELIMIT_SKIPPED)
             res->retry_after_ns = longest;
     }
-    if (t->failed)
-        ratelimit_priv_fail(t->res, t->count, RATELIMIT_STORE_FAILED);
+    if (b->failed)
+        ratelimit_priv_fail(b->res, b->count, RATELIMIT_STORE_FAILED);
 }
 
-/* The calls to be run next are those from *first on, as many as it returns; some may be done. 0:
- * all is decided. */
-static size_t ratelimit_priv_redis_turns_step(ratelimit_priv_redis_turns *t, size_t *first)
+/* All or none in turn: the next step, which may be settled at once. False: all is decided. */
+static bool ratelimit_priv_redis_batch_turn(ratelimit_priv_redis_batch *b)
 {
-    bool bad = t->failed;
+    bool bad = false;
     size_t k;
-    *first = 0;
-    if (t->back) {
-        ratelimit_priv_redis_turns_end(t);
-        return 0;
-    }
-    for (k = t->from; k < t->end; k++) {
-        if (t->call[t->from].failed) {
-            t->failed = bad = true;
-            ratelimit_priv_answer(&t->res[t->order[k]], RATELIMIT_STORE_FAILED);
-        }
-        bad = bad || !t->res[t->order[k]].allowed;
-    }
-    if (!t->end) /* before the first: a mistake among them refuses all */
-        for (k = 0; k < t->count; k++) {
-            ratelimit_priv_redis_prepare(&t->entry[k], &t->req[t->order[k]], &t->res[t->order[k]]);
-            bad = bad || (t->entry[k].settled && !t->res[t->order[k]].allowed);
-        }
-    if (bad)
-        return ratelimit_priv_redis_turns_back(t);
-    if (t->end == t->open)
-        return 0;
-    t->from = t->end;
-    while (t->end < t->open && t->slot[t->order[t->end]] == t->slot[t->order[t->from]])
-        t->end++;
-    (void)ratelimit_priv_redis_start(t->r, &t->ask[t->from], &t->call[t->from], &t->entry[t->from],
-                                     t->end - t->from, true, t->now_ns);
-    *first = t->from;
-    return 1;
-}
-
-/* Memory for count requests; NULL if there is none. Free it. */
-static ratelimit_priv_redis_turns *ratelimit_priv_redis_turns_of(ratelimit_redis *r,
-                                                                 const ratelimit_request *req,
-                                                                 ratelimit_result *res,
-                                                                 size_t count, uint64_t now_ns)
-{
-    ratelimit_priv_redis_turns *t;
-    char *at = (char *)calloc(1, sizeof *t + count * (sizeof *t->entry + sizeof *t->ask +
-                                                      sizeof *t->call + sizeof *t->second +
-                                                      sizeof *t->told + 2 * sizeof *t->order));
-    if (!at)
-        return NULL;
-    t = (ratelimit_priv_redis_turns *)(void *)at;
-    at += sizeof *t;
-    t->entry = (ratelimit_priv_redis_entry *)(void *)at;
-    at += count * sizeof *t->entry;
-    t->ask = (ratelimit_priv_redis_ask *)(void *)at;
-    at += count * sizeof *t->ask;
-    t->call = (ratelimit_priv_redis_call *)(void *)at;
-    at += count * sizeof *t->call;
-    t->second = (ratelimit_request *)(void *)at;
-    at += count * sizeof *t->second;
-    t->told = (ratelimit_result *)(void *)at;
-    at += count * sizeof *t->told;
-    t->order = (uint32_t *)(void *)at;
-    t->slot = t->order + count;
-    t->r = r;
-    t->req = req;
-    t->res = res;
-    t->count = count;
-    t->now_ns = now_ns;
-    return t;
-}
-
-/* Is this all-or-none for turns? */
-static bool ratelimit_priv_redis_in_turn(const ratelimit_redis *r, const ratelimit_request *req,
-                                         size_t count, ratelimit_mode mode)
-{
-    uint32_t first = 0, slot;
-    bool found = false;
-    size_t i;
-    if (mode != RATELIMIT_ALL || !r->o.all_in_turn || !(r->o.cluster || r->o.one_key))
+    b->left = 1; /* so that it is not done before all are out */
+    if (b->back) {
+        ratelimit_priv_redis_batch_end(b);
         return false;
-    for (i = 0; i < count; i++) {
-        ratelimit_priv_redis_name name;
-        if (ratelimit_priv_no_key(&req[i]) || !req[i].limit)
-            continue;
-        ratelimit_priv_redis_name_bucket(&name, &req[i]);
-        slot = ratelimit_priv_redis_slot(r, &name);
-        if (found && slot != first)
-            return true;
-        first = slot;
-        found = true;
     }
-    return false;
-}
-
-static bool ratelimit_priv_redis_decide_in_turn(ratelimit_redis *r, const ratelimit_request *req,
-                                                ratelimit_result *res, size_t count,
-                                                uint64_t now_ns, uint64_t deadline)
-{
-    ratelimit_priv_redis_turns *t = ratelimit_priv_redis_turns_of(r, req, res, count, now_ns);
-    size_t n, first;
-    bool good;
-    if (!t) {
-        ratelimit_priv_redis_say(r, "out of memory");
-        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
+    for (k = b->from; k < b->end; k++)
+        bad = bad || !b->res[b->order[k]].allowed;
+    b->failed = b->end && b->ask[b->from].call.failed;
+    if (!b->end) /* before the first: a mistake among them refuses all */
+        for (k = 0; k < b->count; k++) {
+            ratelimit_result *res = &b->res[b->order[k]];
+            ratelimit_priv_redis_prepare(&b->entry[k], &b->req[b->order[k]], res);
+            bad = bad || (b->entry[k].settled && !res->allowed);
+        }
+    if (bad) {
+        ratelimit_priv_redis_batch_back(b);
         return true;
     }
-    good = ratelimit_priv_redis_turns_order(t);
-    while (good && (n = ratelimit_priv_redis_turns_step(t, &first)) != 0)
-        ratelimit_priv_redis_run(&t->call[first], n,
-                                 t->back ? deadline : deadline - r->timeout_ns / 3);
-    free(t);
-    return good;
+    if (b->end == b->open)
+        return false;
+    b->from = b->end;
+    while (b->end < b->open && b->slot[b->order[b->end]] == b->slot[b->order[b->from]])
+        b->end++;
+    ratelimit_priv_redis_batch_ask(b, b->from, b->end - b->from, true);
+    return true;
+}
+
+/* One thing less keeps b from being done. */
+static void ratelimit_priv_redis_batch_less(ratelimit_priv_redis_batch *b)
+{
+    while (--b->left == 0)
+        if (!b->order || !ratelimit_priv_redis_batch_turn(b)) {
+            b->done = true;
+            b->changed(b);
+            return;
+        }
+}
+
+static void ratelimit_priv_redis_batch_settled(ratelimit_priv_redis_call *call)
+{
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
+    size_t i;
+    for (i = 0; call->failed && i < ask->count; i++)
+        ratelimit_priv_answer(ask->entry[i].res, RATELIMIT_STORE_FAILED);
+    ratelimit_priv_redis_batch_less(call->batch);
+}
+
+/* Makes b, which has its place, ready to begin. */
+static void ratelimit_priv_redis_batch_plan(ratelimit_priv_redis_batch *b)
+{
+    b->now_ns = b->r->o.clock ? b->r->o.clock(b->r->o.clock_self) : 0;
+    if (b->order && !ratelimit_priv_redis_batch_order(b))
+        b->order = NULL;
+    if (b->order)
+        b->deadline -= b->r->timeout_ns / 3; /* the rest is for giving back */
+}
+
+/* Sends the asks of b; when the last is answered, or none is needed, b is done. */
+static void ratelimit_priv_redis_batch_begin(ratelimit_priv_redis_batch *b)
+{
+    bool beyond = b->now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT, all = b->mode == RATELIMIT_ALL;
+    size_t i;
+    b->left = 1; /* so that it is not done before all are out */
+    if (beyond)
+        ratelimit_priv_redis_say(b->r, "the clock is beyond the year 2255");
+    for (i = 0; i < b->count; i++) {
+        if (ratelimit_priv_redis_is_here(b, i)) {
+            b->order = NULL; /* then so are the others of an all-or-none */
+            continue;
+        }
+        if (beyond) {
+            ratelimit_priv_answer(&b->res[i], RATELIMIT_STORE_FAILED);
+            b->order = NULL;
+            continue;
+        }
+        ratelimit_priv_redis_prepare(&b->entry[i], &b->req[i], &b->res[i]);
+        if (!all)
+            ratelimit_priv_redis_batch_ask(b, i, 1, false);
+        else if (i + 1 == b->count && !b->order)
+            ratelimit_priv_redis_batch_ask(b, 0, b->count, true);
+    }
+    ratelimit_priv_redis_batch_less(b);
+}
+
+/* A thread's batch has more time. */
+static void ratelimit_priv_redis_decide_changed(ratelimit_priv_redis_batch *b)
+{
+    b->e->deadline = b->deadline;
 }
 
 static void ratelimit_priv_redis_decide_some(ratelimit_redis *r, const ratelimit_request *req,
                                              ratelimit_result *res, size_t count,
-                                             ratelimit_mode mode, uint64_t now_ns,
-                                             uint64_t deadline)
+                                             ratelimit_mode mode, uint64_t deadline)
 {
-    ratelimit_priv_redis_work one;
-    ratelimit_priv_redis_entry *entry = &one.entry;
-    ratelimit_priv_redis_ask *ask = &one.ask;
-    ratelimit_priv_redis_call *call = &one.call;
-    size_t i, calls = mode == RATELIMIT_ALL ? 1 : count;
-    bool any = false;
-    void *memory = NULL;
-    if (ratelimit_priv_redis_in_turn(r, req, count, mode) &&
-        ratelimit_priv_redis_decide_in_turn(r, req, res, count, now_ns, deadline))
-        return;
-    if (count > 1) {
-        memory = malloc(count * sizeof *entry + calls * (sizeof *ask + sizeof *call));
+    ratelimit_priv_redis_engine e;
+    ratelimit_priv_redis_batch b;
+    ratelimit_priv_redis_entry entry;
+    ratelimit_priv_redis_ask ask;
+    char *memory = NULL;
+    memset(&b, 0, sizeof b);
+    b.r = r;
+    b.e = &e;
+    b.changed = ratelimit_priv_redis_decide_changed;
+    b.req = req;
+    b.res = res;
+    b.count = count;
+    b.mode = count == 1 ? RATELIMIT_EACH : mode;
+    b.deadline = deadline;
+    b.entry = &entry;
+    b.ask = &ask;
+    if (count > 1) { /* one is on the stack, more are on the heap */
+        memory = (char *)malloc(ratelimit_priv_redis_batch_place(&b, NULL, 0));
         if (!memory) {
             ratelimit_priv_redis_say(r, "out of memory");
             ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
             return;
         }
-        entry = (ratelimit_priv_redis_entry *)memory;
-        ask = (ratelimit_priv_redis_ask *)(void *)(entry + count);
-        call = (ratelimit_priv_redis_call *)(void *)(ask + calls);
+        (void)ratelimit_priv_redis_batch_place(&b, memory, 0);
     }
-    for (i = 0; i < count; i++)
-        ratelimit_priv_redis_prepare(&entry[i], &req[i], &res[i]);
-    for (i = 0; i < calls; i++)
-        any = ratelimit_priv_redis_start(r, &ask[i], &call[i], &entry[i], count / calls,
-                                         mode == RATELIMIT_ALL, now_ns) ||
-              any;
-    if (any)
-        ratelimit_priv_redis_run(call, calls, deadline);
-    for (i = 0; i < count; i++)
-        if (call[calls == 1 ? 0 : i].failed)
-            ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
+    ratelimit_priv_redis_batch_plan(&b);
+    ratelimit_priv_redis_engine_of(&e, r, b.deadline);
+    ratelimit_priv_redis_batch_begin(&b);
+    if (b.sent)
+        ratelimit_priv_redis_run(&e);
     free(memory);
 }
 
@@ -5161,7 +5202,7 @@ static void ratelimit_priv_redis_decide(const ratelimit_store *store, const rate
 {
     const size_t most = 1024;
     ratelimit_redis *r = (ratelimit_redis *)store->self;
-    uint64_t now_ns, deadline;
+    uint64_t deadline;
     size_t some;
     if (!res || !count)
         return;
@@ -5171,16 +5212,10 @@ static void ratelimit_priv_redis_decide(const ratelimit_store *store, const rate
         return;
     }
     ratelimit_priv_redis_after_fork(r);
-    now_ns = r->o.clock ? r->o.clock(r->o.clock_self) : 0;
-    if (now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT) {
-        ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
-        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
-        return;
-    }
     deadline = ratelimit_priv_redis_deadline(r);
     for (; count; req += some, res += some, count -= some) {
         some = count < most || mode == RATELIMIT_ALL ? count : most;
-        ratelimit_priv_redis_decide_some(r, req, res, some, mode, now_ns, deadline);
+        ratelimit_priv_redis_decide_some(r, req, res, some, mode, deadline);
     }
 }
 
@@ -5572,12 +5607,11 @@ RATELIMIT_API ratelimit_status ratelimit_redis_ping(ratelimit_redis *r)
     ratelimit_priv_redis_call call;
     if (!r)
         return RATELIMIT_BAD_ARGUMENT;
-    ratelimit_priv_redis_after_fork(r);
     memset(&call, 0, sizeof call);
     call.r = r;
     call.build = ratelimit_priv_redis_build_ping;
     call.answer = ratelimit_priv_redis_answer_ping;
-    ratelimit_priv_redis_run(&call, 1, ratelimit_priv_redis_deadline(r));
+    ratelimit_priv_redis_run_calls(r, &call, 1);
     return call.failed ? RATELIMIT_STORE_FAILED : RATELIMIT_OK;
 }
 
@@ -5605,56 +5639,56 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     free(r);
 }
 
-/* ---- >>implementation: windows, semaphores, locks -------------------------------------------- */
+/* ---- >>implementation: windows, semaphores, locks ----------------------------------------------
+
+   All of them are one call of a script on one name, with a few numbers and ids as arguments, and
+   whole numbers as the reply. Each public function checks what it was given, fills in an eval, runs
+   it, and says what the numbers mean. */
 
 #  define RATELIMIT_PRIV_REDIS_TTL (UINT64_C(1) << 42) /* ms */
 
-/* One call of a script on key, whose reply is whole numbers. */
 typedef struct ratelimit_priv_redis_eval {
+    ratelimit_priv_redis_call call[2]; /* must be first; the script, and WAIT behind it */
     unsigned script;
     ratelimit_priv_redis_name name[2]; /* the second: of a fence */
-    size_t names;
+    size_t names, args, id_count;
     uint64_t arg[4];
-    bool release;                          /* -1 before them */
+    const ratelimit_redis_permit *id;      /* arguments after those */
     const ratelimit_priv_redis_conn *conn; /* it was built on */
     bool replicated;                       /* as many replicas as are wanted have it */
-    bool urgent;                           /* asked also while the node is left alone */
-    const ratelimit_redis_permit *permits; /* arguments after those */
-    size_t args, permit_count;
     long long *reply;
-    size_t reply_room;
+    size_t room;
 } ratelimit_priv_redis_eval;
 
 static void ratelimit_priv_redis_build_eval(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)call;
     size_t i;
     e->conn = conn;
-    ratelimit_priv_redis_put_script(call, conn, e->script, e->names,
-                                    e->release + e->args + e->permit_count);
+    ratelimit_priv_redis_put_script(call, conn, e->script, e->names, e->args + e->id_count);
     for (i = 0; i < e->names; i++)
         ratelimit_priv_redis_put_name(call->r, conn, &e->name[i]);
-    if (e->release)
-        ratelimit_priv_redis_put_arg(conn, "-1", 2);
     for (i = 0; i < e->args; i++)
         ratelimit_priv_redis_put_u64(conn, e->arg[i]);
-    for (i = 0; i < e->permit_count; i++)
-        ratelimit_priv_redis_put_text(conn, e->permits[i].id);
+    for (i = 0; i < e->id_count; i++) {
+        const char *id = e->id[i].id, *end = (const char *)memchr(id, 0, 32);
+        ratelimit_priv_redis_put_arg(conn, id, end ? (size_t)(end - id) : 32);
+    }
 }
 
 static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
                                              const redisReply *reply)
 {
-    const ratelimit_priv_redis_eval *e = (const ratelimit_priv_redis_eval *)call->self;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)call;
     size_t i;
-    if (reply->type == REDIS_REPLY_INTEGER && e->reply_room == 1) {
+    if (reply->type == REDIS_REPLY_INTEGER && e->room == 1) {
         e->reply[0] = reply->integer;
         return true;
     }
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != e->reply_room)
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != e->room)
         return ratelimit_priv_redis_odd(call);
-    for (i = 0; i < e->reply_room; i++) {
+    for (i = 0; i < e->room; i++) {
         if (reply->element[i]->type != REDIS_REPLY_INTEGER)
             return ratelimit_priv_redis_odd(call);
         e->reply[i] = reply->element[i]->integer;
@@ -5662,13 +5696,12 @@ static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
     return true;
 }
 
-/* WAIT, which goes out with a script and behind it: it tells how many replicas have what was
- * written on its connection. So it is sent again while the script is, and is worth nothing on
- * another connection (the slot moves). The script's call stands before it. */
+/* WAIT tells how many replicas have what was written on its connection before. So it is sent again
+ * when the script is, and is worth nothing on another connection (the slot moves). */
 static void ratelimit_priv_redis_build_wait(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)(call - 1);
     uint64_t now = ratelimit_clock_ns(), left = call->deadline > now ? call->deadline - now : 0;
     e->replicated = e->conn == conn;
     ratelimit_priv_redis_put_size(conn, '*', 3);
@@ -5680,49 +5713,68 @@ static void ratelimit_priv_redis_build_wait(ratelimit_priv_redis_call *call,
 static bool ratelimit_priv_redis_answer_wait(ratelimit_priv_redis_call *call,
                                              const redisReply *reply)
 {
-    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    const ratelimit_priv_redis_call *script = call - 1;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)(call - 1);
     if (reply->type != REDIS_REPLY_INTEGER)
         return ratelimit_priv_redis_odd(call);
-    call->pause = !call[-1].done && call[-1].rests;
+    call->pause = !script->done && script->rests;
     e->replicated = e->replicated && reply->integer >= (long long)call->r->o.wait_replicas;
-    if (call[-1].done && !call[-1].failed && !e->replicated)
+    if (script->done && !script->failed && !e->replicated)
         ratelimit_priv_redis_say(call->r, "only %d of %u replicas have the lock in time",
                                  (int)reply->integer, (unsigned)call->r->o.wait_replicas);
-    return call[-1].done;
+    return script->done;
 }
 
-/* Runs e on the thing of a kind that is called key (and, for locks, its fence). */
-static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_priv_redis_eval *e,
-                                                unsigned script, char kind, const void *key,
-                                                size_t key_len, long long *reply, size_t reply_room)
+/* An eval of script on what is called key; arguments are to be added. */
+static void ratelimit_priv_redis_eval_of(ratelimit_priv_redis_eval *e, ratelimit_redis *r,
+                                         unsigned script, const void *key, size_t key_len,
+                                         const ratelimit_redis_permit *id, size_t id_count)
 {
-    ratelimit_priv_redis_call call[2];
-    bool waits = r->o.wait_replicas && kind == 'l' && e->arg[0]; /* not for unlock */
+    static const char kind[] = "bbbbbwscpppll"; /* of what each script works on */
+    memset(e, 0, sizeof *e);
     e->script = script;
-    e->reply = reply;
-    e->reply_room = reply_room;
+    e->id = id;
+    e->id_count = id_count;
     e->names = 1;
-    ratelimit_priv_redis_name_of(&e->name[0], kind, key, key_len);
+    ratelimit_priv_redis_name_of(&e->name[0], kind[script], key, key_len);
     if (script == RATELIMIT_PRIV_REDIS_LOCK) {
         e->names = 2;
         ratelimit_priv_redis_name_of(&e->name[1], 'f', key, key_len);
     }
-    ratelimit_priv_redis_after_fork(r);
-    memset(call, 0, sizeof call);
-    call[0].r = r;
-    call[0].self = e;
-    call[0].urgent = e->urgent;
-    call[0].build = ratelimit_priv_redis_build_eval;
-    call[0].answer = ratelimit_priv_redis_answer_eval;
+    e->call[0].r = r;
+    e->call[0].urgent = script == RATELIMIT_PRIV_REDIS_OWNED; /* a lock's time passes meanwhile */
+    e->call[0].build = ratelimit_priv_redis_build_eval;
+    e->call[0].answer = ratelimit_priv_redis_answer_eval;
     if (r->o.cluster)
-        call[0].slot = ratelimit_priv_redis_slot(r, &e->name[0]);
+        e->call[0].slot = ratelimit_priv_redis_slot(r, &e->name[0]);
+}
+
+/* Runs e, whose reply is `room` numbers. OK or STORE_FAILED. */
+static ratelimit_status ratelimit_priv_redis_do(ratelimit_priv_redis_eval *e, long long *reply,
+                                                size_t room)
+{
+    ratelimit_priv_redis_call *call = e->call;
+    bool waits = call->r->o.wait_replicas && e->script >= RATELIMIT_PRIV_REDIS_LOCK &&
+                 e->arg[0]; /* not for unlock */
+    e->reply = reply;
+    e->room = room;
+    memset(reply, 0, room * sizeof *reply);
     call[1] = call[0];
     call[1].build = ratelimit_priv_redis_build_wait;
     call[1].answer = ratelimit_priv_redis_answer_wait;
-    ratelimit_priv_redis_run(call, waits ? 2 : 1, ratelimit_priv_redis_deadline(r));
+    ratelimit_priv_redis_run_calls(call->r, call, waits ? 2 : 1);
     if (call[0].failed || (waits && reply[0] == 1 && (call[1].failed || !e->replicated)))
         return RATELIMIT_STORE_FAILED;
     return RATELIMIT_OK;
+}
+
+/* The same where the reply is one number, and 1 is good. OK, `otherwise` or STORE_FAILED. */
+static ratelimit_status ratelimit_priv_redis_do_one(ratelimit_priv_redis_eval *e,
+                                                    ratelimit_status otherwise)
+{
+    long long reply;
+    ratelimit_status status = ratelimit_priv_redis_do(e, &reply, 1);
+    return status == RATELIMIT_OK && reply != 1 ? otherwise : status;
 }
 
 static ratelimit_status ratelimit_priv_redis_good(const ratelimit_redis *r, const void *key,
@@ -5737,43 +5789,44 @@ static ratelimit_status ratelimit_priv_redis_good(const ratelimit_redis *r, cons
                : RATELIMIT_BAD_ARGUMENT;
 }
 
-/* What a window needs not ask Redis for; true if it is settled. */
-static bool ratelimit_priv_redis_window_settled(const ratelimit_redis *r, const void *key,
-                                                size_t key_len, uint64_t most, uint64_t per_ms,
-                                                uint64_t n, ratelimit_result *out)
+/* Counts n with a script of windows. True if the window has decided: then *out has what is alike for
+ * both kinds, and reply what Redis said. */
+static bool ratelimit_priv_redis_count_in(ratelimit_redis *r, unsigned script, const void *key,
+                                          size_t key_len, uint64_t most, uint64_t per_ms,
+                                          uint64_t n, ratelimit_result *out, long long *reply,
+                                          size_t room)
 {
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, per_ms);
+    bool slides = script == RATELIMIT_PRIV_REDIS_SLIDE;
+    ratelimit_priv_redis_eval e;
     if (status == RATELIMIT_OK &&
-        (most >= RATELIMIT_PRIV_REDIS_EXACT || n >= RATELIMIT_PRIV_REDIS_EXACT))
+        (most >= RATELIMIT_PRIV_REDIS_EXACT || n >= RATELIMIT_PRIV_REDIS_EXACT ||
+         (slides && most > (RATELIMIT_PRIV_REDIS_EXACT / 4 - 1) / per_ms)))
         status = RATELIMIT_BAD_ARGUMENT;
     if (status == RATELIMIT_OK && !n)
         status = RATELIMIT_BAD_COUNT;
-    if (status != RATELIMIT_OK) {
-        ratelimit_priv_answer(out, status);
-        return true;
+    if (status == RATELIMIT_OK && most) {
+        ratelimit_priv_redis_eval_of(&e, r, script, key, key_len, NULL, 0);
+        e.arg[e.args++] = most;
+        e.arg[e.args++] = n;
+        e.arg[e.args++] = per_ms;
+        if (slides)
+            e.arg[e.args++] = most * per_ms;
+        status = ratelimit_priv_redis_do(&e, reply, room);
+        if (status == RATELIMIT_OK && reply[0] != 1)
+            status = n > most ? RATELIMIT_NEVER : RATELIMIT_DENIED;
     }
-    if (most)
+    ratelimit_priv_answer(out, status);
+    if (out->allowed)
+        out->taken = n;
+    if (out->allowed && !most)
+        out->burst = out->remaining = UINT64_MAX;
+    if (!most || !(out->allowed || status == RATELIMIT_DENIED || status == RATELIMIT_NEVER))
         return false;
-    ratelimit_priv_answer(out, RATELIMIT_OK);
-    out->burst = out->remaining = UINT64_MAX;
-    out->taken = n;
-    return true;
-}
-
-/* The result of n where `used` were used before, ms to the end; retry is set by the caller. */
-static void ratelimit_priv_redis_window_result(ratelimit_result *out, uint64_t most, uint64_t n,
-                                               uint64_t used, bool allowed, uint64_t left_ms)
-{
-    ratelimit_priv_answer(out, allowed    ? RATELIMIT_OK
-                               : n > most ? RATELIMIT_NEVER
-                                          : RATELIMIT_DENIED);
-    used += allowed ? n : 0;
     out->burst = most;
-    out->remaining = used < most ? most - used : 0;
-    out->taken = allowed ? n : 0;
-    out->reset_after_ns = used ? left_ms * RATELIMIT_MILLISECOND : 0;
-    if (!allowed)
-        out->retry_after_ns = n > most ? RATELIMIT_FOREVER : out->reset_after_ns;
+    if (status == RATELIMIT_NEVER)
+        out->retry_after_ns = RATELIMIT_FOREVER;
+    return true;
 }
 
 RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, size_t key_len,
@@ -5781,20 +5834,17 @@ RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, s
                                           ratelimit_result *out_or_null)
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_priv_redis_eval e;
-    long long reply[3] = {0, 0, 0};
-    if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
+    long long reply[3];
+    uint64_t used;
+    if (!ratelimit_priv_redis_count_in(r, RATELIMIT_PRIV_REDIS_COUNT, key, key_len, most, per_ms, n,
+                                       out, reply, 3))
         return out->allowed;
-    memset(&e, 0, sizeof e);
-    e.arg[e.args++] = most;
-    e.arg[e.args++] = n;
-    e.arg[e.args++] = per_ms;
-    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_COUNT, 'w', key, key_len, reply, 3) !=
-        RATELIMIT_OK)
-        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
-    else
-        ratelimit_priv_redis_window_result(out, most, n, reply[1] > 0 ? (uint64_t)reply[1] : 0,
-                                           reply[0] == 1, reply[2] > 0 ? (uint64_t)reply[2] : 0);
+    used = (reply[1] > 0 ? (uint64_t)reply[1] : 0) + out->taken;
+    out->remaining = used < most ? most - used : 0;
+    if (used && reply[2] > 0)
+        out->reset_after_ns = (uint64_t)reply[2] * RATELIMIT_MILLISECOND;
+    if (out->status == RATELIMIT_DENIED)
+        out->retry_after_ns = out->reset_after_ns;
     return out->allowed;
 }
 
@@ -5821,41 +5871,25 @@ RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, 
                                            ratelimit_result *out_or_null)
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_priv_redis_eval e;
-    long long reply[4] = {0, 0, 0, 0};
-    uint64_t used, before, since, share;
-    bool allowed;
-    if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
+    long long reply[4];
+    uint64_t used, before, since, all;
+    if (!ratelimit_priv_redis_count_in(r, RATELIMIT_PRIV_REDIS_SLIDE, key, key_len, most, per_ms, n,
+                                       out, reply, 4))
         return out->allowed;
-    if (most > (RATELIMIT_PRIV_REDIS_EXACT / 4 - 1) / per_ms) {
-        ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
-        return false;
-    }
-    memset(&e, 0, sizeof e);
-    e.arg[e.args++] = most;
-    e.arg[e.args++] = n;
-    e.arg[e.args++] = per_ms;
-    e.arg[e.args++] = most * per_ms;
-    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_SLIDE, 's', key, key_len, reply, 4) !=
-        RATELIMIT_OK) {
-        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
-        return false;
-    }
-    allowed = reply[0] == 1;
     used = (uint64_t)reply[1];
     before = (uint64_t)reply[2];
     since = (uint64_t)reply[3] % per_ms;
     if (before > RATELIMIT_PRIV_REDIS_EXACT / per_ms) /* counted under another period */
         before = RATELIMIT_PRIV_REDIS_EXACT / per_ms;
-    share = (before * (per_ms - since) + per_ms - 1) / per_ms; /* rounded up */
-    ratelimit_priv_redis_window_result(out, most, n, used + share, allowed, 0);
-    if (used || before || allowed)
-        out->reset_after_ns =
-            RATELIMIT_MILLISECOND * (per_ms - since + (used || allowed ? per_ms : 0));
     if (out->status == RATELIMIT_DENIED)
         out->retry_after_ns = RATELIMIT_MILLISECOND *
                               ratelimit_priv_redis_slide_ms(most, per_ms, n, used, before, since);
-    return allowed;
+    used += out->taken;
+    if (used || before)
+        out->reset_after_ns = RATELIMIT_MILLISECOND * (per_ms - since + (used ? per_ms : 0));
+    all = used + (before * (per_ms - since) + per_ms - 1) / per_ms; /* the share, rounded up */
+    out->remaining = all < most ? most - all : 0;
+    return out->allowed;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r, const void *key,
@@ -5863,123 +5897,82 @@ RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r,
                                                              uint64_t ttl_ms)
 {
     ratelimit_priv_redis_eval e;
-    long long used = 0;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, most, ttl_ms);
     if (status != RATELIMIT_OK)
         return status;
-    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, NULL, 0);
     e.arg[e.args++] = most;
     e.arg[e.args++] = ttl_ms;
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, 'c', key, key_len, &used, 1);
-    return status == RATELIMIT_OK && used < 0 ? RATELIMIT_BUSY : status;
+    return ratelimit_priv_redis_do_one(&e, RATELIMIT_BUSY);
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_release_plain(ratelimit_redis *r, const void *key,
                                                              size_t key_len)
 {
     ratelimit_priv_redis_eval e;
-    long long used = 0;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
     if (status != RATELIMIT_OK)
         return status;
-    memset(&e, 0, sizeof e);
-    e.release = true;
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, NULL, 0);
     e.arg[e.args++] = 0;
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, 'c', key, key_len, &used, 1);
-    return status == RATELIMIT_OK && used < 0 ? RATELIMIT_LOST : status;
+    return ratelimit_priv_redis_do_one(&e, RATELIMIT_LOST);
 }
 
 /* 128 random bits in hex. The kernel gives them, so neither processes nor forks can collide. */
-static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *hex)
+static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *id)
 {
-    static const char digits[] = "0123456789abcdef";
-    unsigned char bytes[16];
     uint64_t random[2];
-    size_t i;
     if (!ratelimit_priv_random(random)) {
         ratelimit_priv_redis_say(r, "the system gives no random numbers");
         return false;
     }
-    memcpy(bytes, random, sizeof bytes);
-    for (i = 0; i < sizeof bytes; i++) {
-        hex[2 * i] = digits[bytes[i] >> 4];
-        hex[2 * i + 1] = digits[bytes[i] & 15];
-    }
-    hex[2 * sizeof bytes] = 0;
+    ratelimit_priv_redis_hex(id, random[0], 16);
+    ratelimit_priv_redis_hex(id + 16, random[1], 16);
+    id[32] = 0;
     return true;
 }
 
-static void ratelimit_priv_redis_pause(uint64_t ns)
-{
-    (void)poll(NULL, 0, (int)((ns + RATELIMIT_MILLISECOND - 1) / RATELIMIT_MILLISECOND));
-}
-
-/* Waiting for something that others hold: pauses double up to the longest, each shortened by a
- * random part. False if the wait is over. */
-typedef struct ratelimit_priv_redis_waiting {
-    uint64_t until_ns, pause_ns, longest_ns, mix;
-} ratelimit_priv_redis_wait_state;
-
-static void ratelimit_priv_redis_wait_start(ratelimit_priv_redis_wait_state *w,
-                                            uint64_t max_wait_ms, uint64_t longest_ms,
-                                            const char *id)
-{
-    uint64_t now = ratelimit_clock_ns();
-    w->until_ns = max_wait_ms > (UINT64_MAX - now) / RATELIMIT_MILLISECOND
-                      ? UINT64_MAX
-                      : now + max_wait_ms * RATELIMIT_MILLISECOND;
-    longest_ms = longest_ms && longest_ms < 3600000 ? longest_ms : longest_ms ? 3600000 : 100;
-    w->longest_ns = longest_ms * RATELIMIT_MILLISECOND;
-    w->pause_ns = (longest_ms < 2 ? longest_ms : 2) * RATELIMIT_MILLISECOND;
-    memcpy(&w->mix, id, sizeof w->mix);
-    w->mix |= 1;
-}
-
-static bool ratelimit_priv_redis_wait_once(ratelimit_priv_redis_wait_state *w, uint64_t free_in_ns)
-{
-    uint64_t now = ratelimit_clock_ns(), pause = w->pause_ns;
-    if (now >= w->until_ns)
-        return false;
-    pause -= ratelimit_priv_redis_chance(&w->mix, pause / 2 + 1);
-    if (free_in_ns && free_in_ns < pause)
-        pause = free_in_ns;
-    if (pause > w->until_ns - now)
-        pause = w->until_ns - now;
-    ratelimit_priv_redis_pause(pause);
-    w->pause_ns = w->pause_ns < w->longest_ns / 2 ? w->pause_ns * 2 : w->longest_ns;
-    return true;
-}
-
-/* Asks until what `script` wants is there, or the wait is over. Asking again with the same id is
- * safe, so a failure costs a pause and not the wait. *sent_ns: when the last one was asked. */
-static ratelimit_status ratelimit_priv_redis_obtain(ratelimit_redis *r, unsigned script, char kind,
+/* Asks with the arguments a, b and id until what `script` wants is there, or the wait is over.
+ * Asking again with the same id is safe, so a failure costs a pause and not the wait. Pauses double
+ * up to the longest, each shortened by chance. *sent_ns: when it was asked last; unit: ns in one of
+ * the second number of the reply, which is how long the thing is still taken. */
+static ratelimit_status ratelimit_priv_redis_obtain(ratelimit_redis *r, unsigned script,
                                                     const void *key, size_t key_len, uint64_t a,
                                                     uint64_t b, const ratelimit_redis_permit *id,
                                                     uint64_t max_wait_ms, uint64_t max_pause_ms,
-                                                    long long *reply, uint64_t *sent_ns)
+                                                    uint64_t unit, long long *reply,
+                                                    uint64_t *sent_ns)
 {
-    const uint64_t unit = kind == 'l' ? RATELIMIT_MILLISECOND : RATELIMIT_MICROSECOND;
-    ratelimit_priv_redis_wait_state wait;
-    ratelimit_priv_redis_wait_start(&wait, max_wait_ms, max_pause_ms, id->id);
+    const uint64_t ms = RATELIMIT_MILLISECOND, start = ratelimit_clock_ns();
+    uint64_t until =
+        max_wait_ms < (UINT64_MAX - start) / ms ? start + max_wait_ms * ms : UINT64_MAX;
+    uint64_t most = max_pause_ms < 3600000 ? max_pause_ms : 3600000;
+    uint64_t longest = ms * (most ? most : 100), pause = longest < 2 * ms ? longest : 2 * ms;
     for (;;) {
         ratelimit_priv_redis_eval e;
         ratelimit_status status;
-        memset(&e, 0, sizeof e);
+        uint64_t now, nap;
+        ratelimit_priv_redis_eval_of(&e, r, script, key, key_len, id, 1);
         e.arg[e.args++] = a;
         e.arg[e.args++] = b;
-        e.permits = id;
-        e.permit_count = 1;
-        reply[0] = reply[1] = 0;
         *sent_ns = ratelimit_clock_ns();
-        status = ratelimit_priv_redis_do(r, &e, script, kind, key, key_len, reply, 2);
+        status = ratelimit_priv_redis_do(&e, reply, 2);
         if (status == RATELIMIT_OK && reply[0] == 1)
             return RATELIMIT_OK;
         if (!max_wait_ms)
             return status == RATELIMIT_OK ? RATELIMIT_BUSY : status;
-        if (!ratelimit_priv_redis_wait_once(&wait, reply[1] > 0 ? (uint64_t)reply[1] * unit : 0))
+        now = ratelimit_clock_ns();
+        if (now >= until)
             return status == RATELIMIT_OK ? RATELIMIT_TIMEOUT : status;
+        pthread_mutex_lock(&r->lock);
+        nap = pause - ratelimit_priv_redis_chance(&r->mix, pause / 2 + 1);
+        pthread_mutex_unlock(&r->lock);
+        if (reply[1] > 0 && (uint64_t)reply[1] * unit < nap)
+            nap = (uint64_t)reply[1] * unit;
+        if (nap > until - now)
+            nap = until - now;
+        (void)poll(NULL, 0, (int)((nap + ms - 1) / ms));
+        pause = pause < longest / 2 ? pause * 2 : longest;
     }
 }
 
@@ -6002,11 +5995,11 @@ RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const
         return status;
     if (!ratelimit_priv_redis_random(r, permit->id))
         return RATELIMIT_STORE_FAILED;
-    status =
-        ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_PERMIT, 'p', key, key_len, most,
-                                    ttl_ms * 1000, permit, max_wait_ms, max_pause_ms, reply, &sent);
+    status = ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_PERMIT, key, key_len, most,
+                                         ttl_ms * 1000, permit, max_wait_ms, max_pause_ms,
+                                         RATELIMIT_MICROSECOND, reply, &sent);
     if (retry_after_ns && reply[1] > 0)
-        *retry_after_ns = (uint64_t)reply[1] * 1000;
+        *retry_after_ns = (uint64_t)reply[1] * RATELIMIT_MICROSECOND;
     if (status == RATELIMIT_BUSY || status == RATELIMIT_TIMEOUT)
         memset(permit, 0, sizeof *permit);
     return status;
@@ -6019,35 +6012,22 @@ RATELIMIT_API ratelimit_status ratelimit_redis_release(ratelimit_redis *r, const
 {
     enum { MOST = 1000 };
     ratelimit_priv_redis_eval e;
-    long long one = 0, *reply = &one;
-    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
-    bool all = true;
+    long long reply[MOST];
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1), all;
     size_t i;
     if (status == RATELIMIT_OK && (!permits || !count || count > MOST))
         status = RATELIMIT_BAD_ARGUMENT;
     if (status != RATELIMIT_OK)
         return status;
-    if (count > 1)
-        reply = (long long *)calloc(count, sizeof *reply);
-    memset(&e, 0, sizeof e);
-    e.permits = permits;
-    e.permit_count = count;
-    if (reply)
-        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_RETURN, 'p', key, key_len,
-                                         reply, count);
-    else
-        status = RATELIMIT_STORE_FAILED;
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_RETURN, key, key_len, permits, count);
+    all = status = ratelimit_priv_redis_do(&e, reply, count);
     for (i = 0; i < count; i++) {
-        ratelimit_status s = status != RATELIMIT_OK ? status
-                             : reply[i] == 1        ? RATELIMIT_OK
-                                                    : RATELIMIT_LOST;
-        all = all && s == RATELIMIT_OK;
+        ratelimit_status s = status == RATELIMIT_OK && reply[i] != 1 ? RATELIMIT_LOST : status;
+        all = s == RATELIMIT_LOST ? s : all;
         if (each)
             each[i] = s;
     }
-    if (count > 1)
-        free(reply);
-    return status != RATELIMIT_OK ? status : all ? RATELIMIT_OK : RATELIMIT_LOST;
+    return all;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const void *key,
@@ -6056,17 +6036,12 @@ RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const 
                                                       uint64_t ttl_ms)
 {
     ratelimit_priv_redis_eval e;
-    long long held = 0;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
     if (status != RATELIMIT_OK || !permit)
         return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
-    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_EXTEND, key, key_len, permit, 1);
     e.arg[e.args++] = ttl_ms * 1000;
-    e.permits = permit;
-    e.permit_count = 1;
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_EXTEND, 'p', key, key_len, &held, 1);
-    return status == RATELIMIT_OK && held != 1 ? RATELIMIT_LOST : status;
+    return ratelimit_priv_redis_do_one(&e, RATELIMIT_LOST);
 }
 
 static uint64_t ratelimit_priv_redis_valid_until(uint64_t sent_ns, uint64_t ttl_ms)
@@ -6093,9 +6068,9 @@ RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const vo
         return status;
     if (!ratelimit_priv_redis_random(r, owner.id))
         return RATELIMIT_STORE_FAILED;
-    status =
-        ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_LOCK, 'l', key, key_len, ttl_ms,
-                                    UINT64_C(90) * 86400000, &owner, max_wait_ms, 0, reply, &sent);
+    status = ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_LOCK, key, key_len, ttl_ms,
+                                         UINT64_C(90) * 86400000, &owner, max_wait_ms, 0,
+                                         RATELIMIT_MILLISECOND, reply, &sent);
     if (status == RATELIMIT_OK || status == RATELIMIT_STORE_FAILED)
         memcpy(held->owner, owner.id, sizeof held->owner);
     if (status == RATELIMIT_OK) {
@@ -6105,51 +6080,42 @@ RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const vo
     return status;
 }
 
-/* Unlocks (ttl_ms 0) or renews. */
+/* Unlocks (renew_ms 0) or renews. */
 static ratelimit_status ratelimit_priv_redis_owned(ratelimit_redis *r, const void *key,
-                                                   size_t key_len, const char *owner,
-                                                   uint64_t ttl_ms)
+                                                   size_t key_len, ratelimit_redis_held *held,
+                                                   uint64_t renew_ms)
 {
+    uint64_t sent = ratelimit_clock_ns();
     ratelimit_priv_redis_eval e;
-    ratelimit_redis_permit id;
-    long long ours = 0;
+    ratelimit_redis_permit owner;
     ratelimit_status status;
-    memset(&e, 0, sizeof e);
-    memcpy(id.id, owner, sizeof id.id);
-    id.id[32] = 0;
-    e.permits = &id;
-    e.permit_count = 1;
-    e.arg[e.args++] = ttl_ms;
-    e.urgent = true; /* the time of a lock passes meanwhile */
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_OWNED, 'l', key, key_len, &ours, 1);
-    return status == RATELIMIT_OK && ours != 1 ? RATELIMIT_LOST : status;
+    if (!held)
+        return RATELIMIT_BAD_ARGUMENT;
+    memcpy(owner.id, held->owner, sizeof owner.id);
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_OWNED, key, key_len, &owner, 1);
+    e.arg[e.args++] = renew_ms;
+    status = ratelimit_priv_redis_do_one(&e, RATELIMIT_LOST);
+    if (!renew_ms || status == RATELIMIT_LOST)
+        held->valid_until_ns = 0;
+    else if (status == RATELIMIT_OK)
+        held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, renew_ms);
+    return status;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_unlock(ratelimit_redis *r, const void *key,
                                                       size_t key_len, ratelimit_redis_held *held)
 {
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
-    if (status != RATELIMIT_OK || !held)
-        return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
-    held->valid_until_ns = 0;
-    return ratelimit_priv_redis_owned(r, key, key_len, held->owner, 0);
+    return status == RATELIMIT_OK ? ratelimit_priv_redis_owned(r, key, key_len, held, 0) : status;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_renew(ratelimit_redis *r, const void *key,
                                                      size_t key_len, ratelimit_redis_held *held,
                                                      uint64_t ttl_ms)
 {
-    uint64_t sent = ratelimit_clock_ns();
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
-    if (status != RATELIMIT_OK || !held)
-        return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
-    status = ratelimit_priv_redis_owned(r, key, key_len, held->owner, ttl_ms);
-    if (status == RATELIMIT_OK)
-        held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, ttl_ms);
-    else if (status == RATELIMIT_LOST)
-        held->valid_until_ns = 0;
-    return status;
+    return status == RATELIMIT_OK ? ratelimit_priv_redis_owned(r, key, key_len, held, ttl_ms)
+                                  : status;
 }
 
 RATELIMIT_API uint64_t ratelimit_redis_valid_ns(const ratelimit_redis_held *held)
@@ -6281,29 +6247,19 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper)
 #  if defined(RATELIMIT_REDIS_ASYNC)
 /* ---- >>implementation: asynchronous -------------------------------------------------------------
 
-   A call of take is a job; each request of it, or all of an all-or-none, is a call of the engine. A
-   caller may close us wherever we call it. So answers are called only where the outermost function
-   of ours ends, and the handle is freed after that. */
+   A call of take is a job: a batch, and copies of what it is of. A caller may close us wherever we
+   call it. So answers are called only where the outermost function of this header ends, and the
+   handle is freed after that. */
 
 typedef struct ratelimit_priv_async_job {
+    ratelimit_priv_redis_batch b;                 /* must be first; what Redis is asked */
     struct ratelimit_priv_async_job *next, *prev; /* in the order of their deadlines */
-    uint64_t deadline, start_ns;
-    bool asked_redis;
+    uint64_t start_ns, tier_ns;                   /* tier_ns: by the clock of a tier in front */
     ratelimit_redis_answers answers;
     void *self;
-    size_t count, calls, left; /* left: calls that are not done */
-    ratelimit_mode mode;
-    ratelimit_request *req;
-    ratelimit_result *res;
+    ratelimit_request *req; /* what the caller asks */
     ratelimit_limit *limit;
-    /* If a tier is in front: */
-    uint64_t asked_ns;        /* by its clock */
-    ratelimit_request *asked; /* of Redis */
-    ratelimit_priv_ask *tier; /* what it has to know until the answer */
-    ratelimit_priv_redis_entry *entry;
-    ratelimit_priv_redis_ask *ask;
-    ratelimit_priv_redis_call *call;
-    ratelimit_priv_redis_turns *turns; /* not NULL: instead of entry, ask, call */
+    ratelimit_request *asked; /* with a tier in front: what Redis is asked */
     char *keys;
 } ratelimit_priv_async_job;
 
@@ -6319,54 +6275,31 @@ struct ratelimit_redis_async {
     bool closed;
 };
 
-/* Room for bytes at *size, aligned; where it begins. */
-static size_t ratelimit_priv_async_room(size_t *size, size_t count, size_t bytes)
+/* Places what job needs in base. Returns how much that is. */
+static size_t ratelimit_priv_async_place(ratelimit_priv_async_job *job, char *base, size_t keys,
+                                         bool has_tier)
 {
-    size_t at = *size;
-    *size = at + (count * bytes + 15) / 16 * 16;
-    return at;
+    size_t size = 0, n = job->b.count;
+    (void)ratelimit_priv_redis_cut(base, &size, 1, sizeof *job);
+    job->req = (ratelimit_request *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->req);
+    job->b.req = job->req;
+    job->b.res = (ratelimit_result *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->b.res);
+    job->limit = (ratelimit_limit *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->limit);
+    job->keys = (char *)ratelimit_priv_redis_cut(base, &size, keys, 1);
+    if (has_tier) {
+        job->b.tier =
+            (ratelimit_priv_ask *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->b.tier);
+        job->asked =
+            (ratelimit_request *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->asked);
+    }
+    return ratelimit_priv_redis_batch_place(&job->b, base, size);
 }
 
-/* A job with copies of count requests, their keys and limits; NULL if there is no memory. */
-static ratelimit_priv_async_job *
-ratelimit_priv_async_job_of(const ratelimit_request *req, size_t count, size_t calls, bool has_tier)
+/* Copies requests, their keys and limits into job. */
+static void ratelimit_priv_async_copy(ratelimit_priv_async_job *job, const ratelimit_request *req)
 {
-    size_t size = 0, keys = 0, at[9], i, asked = has_tier ? count : 0;
-    ratelimit_priv_async_job *job;
-    char *base;
-    for (i = 0; i < count; i++) {
-        size_t len = req[i].key ? req[i].key_len : 0;
-        if (len > SIZE_MAX / 4 - keys)
-            return NULL;
-        keys += len;
-    }
-    (void)ratelimit_priv_async_room(&size, 1, sizeof *job);
-    at[0] = ratelimit_priv_async_room(&size, count, sizeof *job->req);
-    at[1] = ratelimit_priv_async_room(&size, count, sizeof *job->res);
-    at[2] = ratelimit_priv_async_room(&size, count, sizeof *job->entry);
-    at[3] = ratelimit_priv_async_room(&size, calls, sizeof *job->ask);
-    at[4] = ratelimit_priv_async_room(&size, calls, sizeof *job->call);
-    at[5] = ratelimit_priv_async_room(&size, asked, sizeof *job->asked);
-    at[6] = ratelimit_priv_async_room(&size, asked, sizeof *job->tier);
-    at[7] = ratelimit_priv_async_room(&size, count, sizeof *job->limit);
-    at[8] = ratelimit_priv_async_room(&size, keys, 1);
-    base = (char *)malloc(size);
-    if (!base)
-        return NULL;
-    job = (ratelimit_priv_async_job *)(void *)base;
-    memset(job, 0, sizeof *job);
-    job->count = count;
-    job->calls = calls;
-    job->req = (ratelimit_request *)(void *)(base + at[0]);
-    job->res = (ratelimit_result *)(void *)(base + at[1]);
-    job->entry = (ratelimit_priv_redis_entry *)(void *)(base + at[2]);
-    job->ask = (ratelimit_priv_redis_ask *)(void *)(base + at[3]);
-    job->call = (ratelimit_priv_redis_call *)(void *)(base + at[4]);
-    job->asked = (ratelimit_request *)(void *)(base + at[5]);
-    job->tier = has_tier ? (ratelimit_priv_ask *)(void *)(base + at[6]) : NULL;
-    job->limit = (ratelimit_limit *)(void *)(base + at[7]);
-    job->keys = base + at[8];
-    for (i = 0, keys = 0; i < count; i++) {
+    size_t i, keys = 0;
+    for (i = 0; i < job->b.count; i++) {
         job->req[i] = req[i];
         if (req[i].limit) {
             job->limit[i] = *req[i].limit;
@@ -6378,16 +6311,13 @@ ratelimit_priv_async_job_of(const ratelimit_request *req, size_t count, size_t c
             keys += req[i].key_len;
         }
     }
-    return job;
 }
 
 /* Puts job among those under way, and takes it out. */
-static void ratelimit_priv_async_push(ratelimit_redis_async *a, ratelimit_priv_async_job *job,
-                                      uint64_t deadline)
+static void ratelimit_priv_async_push(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
-    job->deadline = deadline;
     job->prev = a->last;
-    while (job->prev && job->prev->deadline > deadline)
+    while (job->prev && job->prev->b.deadline > job->b.deadline)
         job->prev = job->prev->prev;
     job->next = job->prev ? job->prev->next : a->first;
     if (job->prev)
@@ -6415,11 +6345,12 @@ static void ratelimit_priv_async_pull(ratelimit_redis_async *a, ratelimit_priv_a
 /* From those under way to those that are to be answered. */
 static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
-    if (job->tier)
-        ratelimit_priv_tier_end(a->loop.tier, job->req, job->res, job->count, job->mode,
-                                job->asked_ns, job->tier);
+    ratelimit_priv_redis_batch *b = &job->b;
+    if (b->tier)
+        ratelimit_priv_tier_end(a->loop.tier, job->req, b->res, b->count, b->mode, job->tier_ns,
+                                b->tier);
     ratelimit_priv_async_pull(a, job);
-    if (job->asked_redis) {
+    if (b->sent) {
         ratelimit_priv_redis_count_time(a->r, job->start_ns, a->e.succeeded);
         a->e.succeeded = false;
     }
@@ -6433,51 +6364,17 @@ static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv
     a->ready_count++;
 }
 
-/* The next slot of an all-or-none that asks one after the other; or it ends. */
-static void ratelimit_priv_async_turn(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+/* A batch is done, or has another place in the order of deadlines. */
+static void ratelimit_priv_async_changed(ratelimit_priv_redis_batch *b)
 {
-    ratelimit_priv_redis_turns *t = job->turns;
-    do {
-        bool back = t->back;
-        size_t first, i, n = ratelimit_priv_redis_turns_step(t, &first);
-        if (!n) {
-            ratelimit_priv_async_finish(a, job);
-            return;
-        }
-        if (t->back && !back) {
-            ratelimit_priv_async_pull(a, job);
-            ratelimit_priv_async_push(a, job, job->deadline + a->r->timeout_ns / 3);
-        }
-        job->left = 1; /* so that it stays until all are out */
-        for (i = first; i < first + n; i++) {
-            ratelimit_priv_redis_call *call = &t->call[i];
-            if (call->done)
-                continue;
-            call->job = job;
-            call->deadline = job->deadline;
-            job->asked_redis = true;
-            job->left++;
-            a->e.left++;
-            ratelimit_priv_redis_dispatch(&a->e, call);
-        }
-    } while (--job->left == 0);
-}
-
-static void ratelimit_priv_async_settled(ratelimit_priv_redis_engine *e,
-                                         ratelimit_priv_redis_call *call)
-{
-    ratelimit_priv_async_job *job = (ratelimit_priv_async_job *)call->job;
-    size_t i, at = job->calls == job->count ? (size_t)(call - job->call) : 0;
-    if (job->turns) {
-        if (--job->left == 0)
-            ratelimit_priv_async_turn((ratelimit_redis_async *)(void *)e, job);
+    ratelimit_redis_async *a = (ratelimit_redis_async *)(void *)b->e;
+    ratelimit_priv_async_job *job = (ratelimit_priv_async_job *)(void *)b;
+    if (b->done) {
+        ratelimit_priv_async_finish(a, job);
         return;
     }
-    if (call->failed)
-        for (i = 0; i < job->count / job->calls; i++)
-            ratelimit_priv_answer(&job->res[at + i], RATELIMIT_STORE_FAILED);
-    if (--job->left == 0)
-        ratelimit_priv_async_finish((ratelimit_redis_async *)(void *)e, job);
+    ratelimit_priv_async_pull(a, job);
+    ratelimit_priv_async_push(a, job);
 }
 
 /* The loop is told what conn waits for, if that is something else than before. */
@@ -6505,7 +6402,7 @@ RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis
     if (a->ready)
         return 0;
     next = ratelimit_priv_redis_due(&a->e);
-    return a->first && a->first->deadline < next ? a->first->deadline : next;
+    return a->first && a->first->b.deadline < next ? a->first->b.deadline : next;
 }
 
 /* Sets the loop's timer if it must fire earlier than it would. */
@@ -6524,35 +6421,28 @@ static void ratelimit_priv_async_arm(ratelimit_redis_async *a)
     a->depth--;
 }
 
-/* Redis' answers become the limiter's. */
-static void ratelimit_priv_async_limit(ratelimit_limiter *l, ratelimit_priv_async_job *job)
-{
-    size_t i;
-    if (!l)
-        return;
-    ratelimit_priv_policy(l, job->req, job->res, job->count, job->mode);
-    for (i = 0; i < job->count; i++)
-        (void)ratelimit_priv_finish(l, &job->req[i], &job->res[i], l->shadow);
-}
-
 /* Calls answers: those that are ready now. What is answered without a server meanwhile waits for
  * the next time, or a caller that always asks again would never get out of here. */
 static void ratelimit_priv_async_deliver(ratelimit_redis_async *a)
 {
-    size_t count = a->ready_count;
+    ratelimit_limiter *l = a->loop.limiter;
+    size_t count = a->ready_count, i;
     while (a->ready && (count || a->closed)) {
         ratelimit_priv_async_job *job = a->ready;
+        ratelimit_result *res = job->b.res;
         a->ready = job->next;
         if (a->ready)
             a->ready->prev = NULL;
         else
             a->ready_last = NULL;
         a->ready_count--;
-        a->requests -= job->count;
+        a->requests -= job->b.count;
         count -= count != 0;
-        ratelimit_priv_async_limit(a->loop.limiter, job);
-        job->answers(job->self, job->res, job->count);
-        free(job->turns);
+        if (l)
+            ratelimit_priv_policy(l, job->req, res, job->b.count, job->b.mode);
+        for (i = 0; l && i < job->b.count; i++)
+            (void)ratelimit_priv_finish(l, &job->req[i], &res[i], l->shadow);
+        job->answers(job->self, res, job->b.count);
         free(job);
     }
 }
@@ -6594,7 +6484,7 @@ RATELIMIT_API void ratelimit_redis_async_tick(ratelimit_redis_async *a, uint64_t
     a->depth++;
     ratelimit_priv_redis_overdue(&a->e, now_ns);
     ratelimit_priv_redis_retry(&a->e, now_ns);
-    if ((a->first && a->first->deadline <= now_ns) ||
+    if ((a->first && a->first->b.deadline <= now_ns) ||
         (!a->e.map.done && a->e.map.deadline <= now_ns))
         ratelimit_priv_redis_expire(&a->e, now_ns);
     ratelimit_priv_async_leave(a);
@@ -6617,71 +6507,30 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     a->loop = *loop;
     if (!a->loop.max_requests)
         a->loop.max_requests = 10000;
-    a->r = a->e.r = ratelimit_redis_open(options, status);
+    a->r = ratelimit_redis_open(options, status);
     if (!a->r) {
         free(a);
         return NULL;
     }
+    ratelimit_priv_redis_engine_of(&a->e, a->r, 0);
     a->r->o.pool_size = UINT32_MAX; /* it has one connection to each node, and shares none */
-    a->e.map.done = true;
-    a->e.settled = ratelimit_priv_async_settled;
     a->e.watch = ratelimit_priv_async_watch;
     return a;
 }
 
-/* Begins job: its calls go out; what is settled already waits for tick. */
-static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+/* A tier in front answers what it can; what is left is asked of Redis, perhaps as a lease. */
+static void ratelimit_priv_async_ask_tier(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
-    ratelimit_redis *r = a->r;
-    uint64_t now_ns = r->o.clock ? r->o.clock(r->o.clock_self) : 0;
-    bool beyond = now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT, all = job->mode == RATELIMIT_ALL;
+    ratelimit_priv_redis_batch *b = &job->b;
     size_t i;
-    if (job->tier) {
-        job->asked_ns = ratelimit_priv_tier_now(a->loop.tier);
-        (void)ratelimit_priv_tier_begin(a->loop.tier, job->req, job->res, job->count, job->mode,
-                                        job->asked_ns, job->tier);
-    }
-    for (i = 0; i < job->count; i++) {
-        const ratelimit_request *req = &job->req[i];
-        if (job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE)
-            continue;
-        if (job->tier) {
-            job->asked[i] = ratelimit_priv_tier_sent(req, &job->tier[i]);
-            req = &job->asked[i];
-        }
-        ratelimit_priv_redis_prepare(&job->entry[i], req, &job->res[i]);
-    }
-    if (job->turns && !beyond && !(job->tier && job->tier->what == RATELIMIT_PRIV_HERE)) {
-        if (job->tier)
-            job->turns->req = job->asked;
-        if (ratelimit_priv_redis_turns_order(job->turns)) {
-            ratelimit_priv_async_turn(a, job);
-            return;
-        }
-    }
-    free(job->turns);
-    job->turns = NULL;
-    job->left = 1; /* so that it stays until all are out */
-    for (i = 0; i < job->calls; i++) {
-        ratelimit_priv_redis_call *call = &job->call[i];
-        if ((job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE) ||
-            !ratelimit_priv_redis_start(r, &job->ask[i], call, &job->entry[i],
-                                        job->count / job->calls, all, now_ns))
-            continue;
-        call->job = job;
-        call->deadline = job->deadline;
-        job->asked_redis = true;
-        job->left++;
-        a->e.left++;
-        if (beyond) {
-            ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
-            ratelimit_priv_redis_fail(&a->e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
-        } else {
-            ratelimit_priv_redis_dispatch(&a->e, call);
-        }
-    }
-    if (--job->left == 0)
-        ratelimit_priv_async_finish(a, job);
+    job->tier_ns = ratelimit_priv_tier_now(a->loop.tier);
+    (void)ratelimit_priv_tier_begin(a->loop.tier, job->req, b->res, b->count, b->mode, job->tier_ns,
+                                    b->tier);
+    for (i = 0; i < b->count; i++)
+        job->asked[i] = b->tier[i].what == RATELIMIT_PRIV_HERE
+                            ? job->req[i]
+                            : ratelimit_priv_tier_sent(&job->req[i], &b->tier[i]);
+    b->req = job->asked;
 }
 
 static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
@@ -6689,8 +6538,8 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
                                                   bool all, ratelimit_redis_answers answers,
                                                   void *self)
 {
-    ratelimit_priv_async_job *job;
-    uint64_t deadline;
+    ratelimit_priv_async_job plan, *job;
+    size_t i, keys = 0, len;
     if (!a || !req || !count || !answers || count > a->loop.max_requests ||
         (all && count > RATELIMIT_MAX_ALL))
         return RATELIMIT_BAD_ARGUMENT;
@@ -6698,27 +6547,34 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
         return RATELIMIT_CANCELED;
     if (count > a->loop.max_requests - a->requests)
         return RATELIMIT_BUSY;
-    all = all && count > 1;
-    job = ratelimit_priv_async_job_of(req, count, all ? 1 : count, a->loop.tier != NULL);
+    for (i = 0; i < count; i++, keys += len) {
+        len = req[i].key ? req[i].key_len : 0;
+        if (len > SIZE_MAX / 4 - keys)
+            return RATELIMIT_NO_MEMORY;
+    }
+    memset(&plan, 0, sizeof plan);
+    plan.b.r = a->r;
+    plan.b.e = &a->e;
+    plan.b.changed = ratelimit_priv_async_changed;
+    plan.b.count = count;
+    plan.b.mode = all && count > 1 ? RATELIMIT_ALL : RATELIMIT_EACH;
+    plan.start_ns = ratelimit_clock_ns();
+    plan.b.deadline = plan.start_ns + a->r->timeout_ns;
+    plan.answers = answers;
+    plan.self = self;
+    job = (ratelimit_priv_async_job *)malloc(
+        ratelimit_priv_async_place(&plan, NULL, keys, a->loop.tier != NULL));
     if (!job)
         return RATELIMIT_NO_MEMORY;
-    job->start_ns = ratelimit_clock_ns();
-    deadline = job->start_ns + a->r->timeout_ns;
-    job->mode = all ? RATELIMIT_ALL : RATELIMIT_EACH;
-    if (ratelimit_priv_redis_in_turn(a->r, job->req, count, job->mode)) {
-        deadline -= a->r->timeout_ns / 3; /* the rest is for giving back */
-        job->turns = ratelimit_priv_redis_turns_of(
-            a->r, job->req, job->res, count, a->r->o.clock ? a->r->o.clock(a->r->o.clock_self) : 0);
-        if (!job->turns) {
-            free(job);
-            return RATELIMIT_NO_MEMORY;
-        }
-    }
+    (void)ratelimit_priv_async_place(&plan, (char *)job, keys, a->loop.tier != NULL);
+    *job = plan;
+    ratelimit_priv_async_copy(job, req);
+    ratelimit_priv_redis_batch_plan(&job->b);
     a->requests += count;
-    job->answers = answers;
-    job->self = self;
-    ratelimit_priv_async_push(a, job, deadline);
-    ratelimit_priv_async_begin(a, job);
+    ratelimit_priv_async_push(a, job);
+    if (a->loop.tier)
+        ratelimit_priv_async_ask_tier(a, job);
+    ratelimit_priv_redis_batch_begin(&job->b);
     if (!a->depth)
         ratelimit_priv_redis_free_dead(&a->e);
     ratelimit_priv_async_arm(a);
@@ -6779,8 +6635,8 @@ RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a)
     a->closed = true;
     while (a->first) {
         ratelimit_priv_async_job *job = a->first;
-        for (i = 0; i < job->count; i++)
-            ratelimit_priv_answer(&job->res[i], RATELIMIT_CANCELED);
+        for (i = 0; i < job->b.count; i++)
+            ratelimit_priv_answer(&job->b.res[i], RATELIMIT_CANCELED);
         ratelimit_priv_async_finish(a, job);
     }
     ratelimit_priv_async_leave(a);

@@ -144,7 +144,7 @@ for _ = 1, 3 do
   run('slide', {'s'}, 5, 1, 60007, 5 * 60007)
   run('plain', {'p'}, 5, 60000)
   run('plain', {'q'}, 5, 60000)
-  run('plain', {'q'}, -1, 0)
+  run('plain', {'q'}, 0)
   run('permit', {'z'}, 2, 60000000, 'id' .. micros)
   run('permit', {'z'}, 1, 60000000, 'other')
   run('extend', {'z'}, 60000000, 'id' .. micros)

@@ -758,8 +758,8 @@ static void urls_are_read(void)
     sentinels = ratelimit_redis_open_url("redis://a,b:7001,[::1],[fe80::2]:7002/3?master=m%20x",
                                          NULL, &status);
     CHECK_U64(status, RATELIMIT_OK);
-    CHECK_TEXT(sentinels->master_name, "m x");
-    CHECK_U64(sentinels->database, 3);
+    CHECK_TEXT(sentinels->o.master_name, "m x");
+    CHECK_U64(sentinels->o.database, 3);
     for (i = 0, node = sentinels->nodes; i < 4; i++, node = node->next) {
         CHECK_TEXT(node->host, several[i].host);
         CHECK_U64(node->port, several[i].port);

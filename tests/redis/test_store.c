@@ -853,17 +853,17 @@ static void zero_is_the_default_of_each_option(void)
         CHECK(r[i] != NULL);
         CHECK_TEXT(r[i]->nodes->host, "127.0.0.1");
         CHECK_U64(r[i]->nodes->port, 6379);
-        CHECK(!r[i]->unix_path && !r[i]->user && !r[i]->password && !r[i]->slots);
-        CHECK_U64(r[i]->database, 0);
-        CHECK_TEXT(r[i]->prefix, "ratelimit:");
+        CHECK(!r[i]->o.unix_path && !r[i]->o.user && !r[i]->o.password);
+        CHECK_U64(r[i]->o.database, 0);
+        CHECK_TEXT(r[i]->o.prefix, "ratelimit:");
         CHECK_U64(r[i]->connect_timeout_ns, 500 * RATELIMIT_MILLISECOND);
         CHECK_U64(r[i]->timeout_ns, 300 * RATELIMIT_MILLISECOND);
         CHECK_U64(r[i]->max_idle_ns, 30 * RATELIMIT_SECOND);
         CHECK_U64(r[i]->cool_down_ns, 500 * RATELIMIT_MILLISECOND);
-        CHECK_U64(r[i]->pool_size, 16);
-        CHECK_U64(r[i]->ttl_min_ms, 0);
-        CHECK_U64(r[i]->ttl_max_ms, 0);
-        CHECK(!r[i]->cluster && !r[i]->clock);
+        CHECK_U64(r[i]->o.pool_size, 16);
+        CHECK_U64(r[i]->o.ttl_min_ms, 0);
+        CHECK_U64(r[i]->o.ttl_max_ms, 0);
+        CHECK(!r[i]->o.cluster && !r[i]->o.clock);
         ratelimit_redis_close(r[i]);
     }
 }
