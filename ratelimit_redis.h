@@ -1365,7 +1365,6 @@ typedef struct ratelimit_priv_redis_list {
 /* How far a connection has come. */
 typedef enum ratelimit_priv_redis_state {
     RATELIMIT_PRIV_REDIS_DEAD,
-    RATELIMIT_PRIV_REDIS_WANTED, /* there is none yet: the pool is empty */
     RATELIMIT_PRIV_REDIS_NEW,
     RATELIMIT_PRIV_REDIS_DIALING,
     RATELIMIT_PRIV_REDIS_LOGIN, /* TLS, then the replies to the login */
@@ -1374,7 +1373,6 @@ typedef enum ratelimit_priv_redis_state {
 
 typedef struct ratelimit_priv_redis_conn {
     struct ratelimit_priv_redis_conn *next; /* in the list of its engine, or of its node */
-    struct ratelimit_priv_redis_conn *next_dead;
     struct ratelimit_priv_redis_engine
         *engine; /* that uses it; NULL: it is in a list of its node */
     struct ratelimit_priv_redis_node *node;
@@ -1495,13 +1493,14 @@ typedef struct ratelimit_priv_redis_call {
  * engine. */
 typedef struct ratelimit_priv_redis_engine {
     ratelimit_redis *r;
-    ratelimit_priv_redis_conn *conns, *dead; /* in use; to be freed */
-    uint32_t count;                          /* of conns that have a socket */
+    ratelimit_priv_redis_conn *conns; /* in use, or dead and to be freed */
+    uint32_t count;                   /* of those that are not dead */
     ratelimit_priv_redis_list resting;
-    uint64_t rest_ns;            /* none of those that rest may try again earlier */
-    uint64_t start_ns, deadline; /* of a thread's calls */
-    size_t left;                 /* calls that are not done, but for map */
-    bool succeeded;              /* one of them was answered */
+    ratelimit_priv_redis_list wanting; /* a connection, while all of the pool are in use */
+    uint64_t rest_ns;                  /* none of those that rest may try again earlier */
+    uint64_t start_ns, deadline;       /* of a thread's calls */
+    size_t left;                       /* calls that are not done, but for map */
+    bool succeeded;                    /* one of them was answered */
     ratelimit_priv_redis_call map;
     uint32_t map_tries;
     bool (*watch)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_conn *conn);
@@ -2668,18 +2667,32 @@ static void ratelimit_priv_redis_push(ratelimit_priv_redis_list *list,
     list->last = call;
 }
 
+/* Takes the first call out of list; NULL if there is none. */
+static ratelimit_priv_redis_call *ratelimit_priv_redis_pop(ratelimit_priv_redis_list *list)
+{
+    ratelimit_priv_redis_call *call = list->first;
+    if (!call)
+        return NULL;
+    list->first = call->next;
+    if (!list->first)
+        list->last = NULL;
+    call->list = NULL;
+    call->next = NULL;
+    return call;
+}
+
 /* Takes call out of its list, where it is mostly the first. */
 static void ratelimit_priv_redis_pull(ratelimit_priv_redis_call *call)
 {
     ratelimit_priv_redis_list *list = call->list;
-    ratelimit_priv_redis_call *at = NULL;
+    ratelimit_priv_redis_call *at;
     if (list->first == call) {
-        list->first = call->next;
-    } else {
-        for (at = list->first; at->next != call;)
-            at = at->next;
-        at->next = call->next;
+        (void)ratelimit_priv_redis_pop(list);
+        return;
     }
+    for (at = list->first; at->next != call;)
+        at = at->next;
+    at->next = call->next;
     if (list->last == call)
         list->last = at;
     call->list = NULL;
@@ -2800,36 +2813,15 @@ typedef enum ratelimit_priv_redis_blame {
     RATELIMIT_PRIV_REDIS_NODE   /* the same, and once is enough */
 } ratelimit_priv_redis_blame;
 
-/* Takes conn out of its engine's list. Its `next` stays, for who is walking that list. */
-static void ratelimit_priv_redis_leave_engine(ratelimit_priv_redis_conn *conn)
-{
-    ratelimit_priv_redis_conn **at = &conn->engine->conns;
-    while (*at != conn)
-        at = &(*at)->next;
-    *at = conn->next;
-    conn->engine->count -= conn->state > RATELIMIT_PRIV_REDIS_WANTED;
-}
-
-/* Closes conn; what is on it must have been taken off. */
+/* Closes conn; what is on it must have been taken off. It is freed by tidy. */
 static void ratelimit_priv_redis_bury(ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_engine *e = conn->engine;
-    ratelimit_priv_redis_leave_engine(conn);
     conn->state = RATELIMIT_PRIV_REDIS_DEAD;
+    conn->retired = true;
+    conn->engine->count--;
     if (conn->fd >= 0)
         (void)ratelimit_priv_redis_watch(conn);
     ratelimit_priv_redis_hang_up(conn);
-    conn->next_dead = e->dead;
-    e->dead = conn;
-}
-
-static void ratelimit_priv_redis_free_dead(ratelimit_priv_redis_engine *e)
-{
-    while (e->dead) {
-        ratelimit_priv_redis_conn *conn = e->dead;
-        e->dead = conn->next_dead;
-        ratelimit_priv_redis_free_conn(conn);
-    }
 }
 
 /* Ends conn, which has not answered since since_ns. */
@@ -2855,9 +2847,7 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
     pthread_cond_broadcast(&r->freed);
     ratelimit_priv_redis_unlock(r);
     conn->sent.first = conn->sent.last = conn->waiting.first = conn->waiting.last = NULL;
-    while ((call = sent.first) != NULL) {
-        sent.first = call->next;
-        call->list = NULL;
+    while ((call = ratelimit_priv_redis_pop(&sent)) != NULL) {
         if (call->at_byte < conn->gone)
             ratelimit_priv_redis_fail(e, call,
                                       why == ratelimit_priv_redis_no_answer
@@ -2866,14 +2856,11 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
         else
             ratelimit_priv_redis_push(&others, call);
     }
-    while ((call = waiting.first) != NULL) {
-        waiting.first = call->next;
+    while ((call = ratelimit_priv_redis_pop(&waiting)) != NULL)
         ratelimit_priv_redis_push(&others, call);
-    }
     if (blame)
         (void)ratelimit_priv_redis_want_map(e);
-    while ((call = others.first) != NULL) {
-        ratelimit_priv_redis_pull(call);
+    while ((call = ratelimit_priv_redis_pop(&others)) != NULL) {
         call->asking = false;
         if (!ready && (!ratelimit_priv_redis_has_map(r) || call->any))
             ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
@@ -2973,11 +2960,10 @@ static void ratelimit_priv_redis_dial(ratelimit_priv_redis_conn *conn)
     ratelimit_priv_redis_dial_next(conn, 0);
 }
 
-/* A connection of e to node, in the list of e; NULL if there is no memory. */
+/* Puts conn, or if it is NULL a new one to node, in the list of e; NULL if there is no memory. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_join(ratelimit_priv_redis_engine *e,
                                                             ratelimit_priv_redis_node *node,
-                                                            ratelimit_priv_redis_conn *conn,
-                                                            ratelimit_priv_redis_state state)
+                                                            ratelimit_priv_redis_conn *conn)
 {
     if (!conn) {
         conn = (ratelimit_priv_redis_conn *)calloc(1, sizeof *conn);
@@ -2985,46 +2971,53 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_join(ratelimit_priv_redis
             return NULL;
         conn->node = node;
         conn->fd = -1;
-        conn->state = state;
+        conn->state = RATELIMIT_PRIV_REDIS_NEW;
         conn->since_ns = conn->heard_ns = ratelimit_clock_ns();
     }
     conn->engine = e;
     conn->next = e->conns;
     e->conns = conn;
-    e->count += conn->state > RATELIMIT_PRIV_REDIS_WANTED;
+    e->count++;
     return conn;
 }
 
-/* A connection to node from the pool, or a new one, or one that is wanted, if all are in use; NULL
- * if there is no memory. */
+/* May no connection to node be made, or gone on with? Locked. */
+static bool ratelimit_priv_redis_full(const ratelimit_redis *r,
+                                      const ratelimit_priv_redis_node *node)
+{
+    return (!node->half && node->open >= r->o.pool_size) ||
+           node->making >= RATELIMIT_PRIV_REDIS_MAKING;
+}
+
+/* A connection to node from the pool, or a new one. NULL: all are in use, or *no_memory. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_redis_engine *e,
-                                                                ratelimit_priv_redis_node *node)
+                                                                ratelimit_priv_redis_node *node,
+                                                                bool *no_memory)
 {
     ratelimit_redis *r = e->r;
     ratelimit_priv_redis_conn *conn;
     uint64_t now = ratelimit_clock_ns();
     if (e->count >= RATELIMIT_PRIV_REDIS_AT_ONCE && !e->watch)
-        return ratelimit_priv_redis_join(e, node, NULL, RATELIMIT_PRIV_REDIS_WANTED);
+        return NULL;
     pthread_mutex_lock(&r->lock);
     while ((conn = node->idle) != NULL) {
-        if (now - conn->heard_ns > r->max_idle_ns) {
+        if (conn->heard_ns + r->max_idle_ns < now) {   /* it may have been heard after `now` */
             ratelimit_priv_redis_drop(r, &node->idle); /* the others are older */
             break;
         }
         node->idle = conn->next;
         ratelimit_priv_redis_unlock(r);
         if (ratelimit_priv_redis_quiet(conn->fd))
-            return ratelimit_priv_redis_join(e, node, conn, conn->state);
+            return ratelimit_priv_redis_join(e, node, conn);
         ratelimit_priv_redis_free_conn(conn);
         pthread_mutex_lock(&r->lock);
         node->open--;
     }
     if (node->half && now >= node->half->end) /* nobody went on with it in time */
         ratelimit_priv_redis_drop(r, &node->half);
-    if ((!node->half && node->open >= r->o.pool_size) ||
-        node->making >= RATELIMIT_PRIV_REDIS_MAKING) {
+    if (ratelimit_priv_redis_full(r, node)) {
         ratelimit_priv_redis_unlock(r);
-        return ratelimit_priv_redis_join(e, node, NULL, RATELIMIT_PRIV_REDIS_WANTED);
+        return NULL;
     }
     conn = node->half;
     if (conn)
@@ -3033,9 +3026,10 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_r
         node->open++;
     node->making++;
     ratelimit_priv_redis_unlock(r);
-    conn = ratelimit_priv_redis_join(e, node, conn, RATELIMIT_PRIV_REDIS_NEW);
+    conn = ratelimit_priv_redis_join(e, node, conn);
     if (conn)
         return conn;
+    *no_memory = true;
     pthread_mutex_lock(&r->lock);
     node->open--;
     node->making--;
@@ -3045,7 +3039,8 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_r
 
 /* e's connection to node, else as above. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_conn_to(ratelimit_priv_redis_engine *e,
-                                                               ratelimit_priv_redis_node *node)
+                                                               ratelimit_priv_redis_node *node,
+                                                               bool *no_memory)
 {
     ratelimit_priv_redis_conn *conn;
     for (conn = e->conns; conn; conn = conn->next) {
@@ -3057,46 +3052,52 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_conn_to(ratelimit_priv_re
         ratelimit_priv_redis_lose(conn, "idle for too long", RATELIMIT_PRIV_REDIS_NOBODY, 0);
         break;
     }
-    return ratelimit_priv_redis_checkout(e, node);
+    if (e->wanting.first && e->wanting.first->node == node) /* behind those before it */
+        return NULL;
+    return ratelimit_priv_redis_checkout(e, node, no_memory);
 }
 
-/* Gives back the connections of e that nobody needs any more: to the idle ones, to the half made
- * ones, or they are closed. */
-static void ratelimit_priv_redis_give_back(ratelimit_priv_redis_engine *e)
+/* Gives conn, which is in no list, back to its node: to the idle ones, to the half made ones, or it
+ * is closed. */
+static void ratelimit_priv_redis_give_back(ratelimit_redis *r, ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_redis *r = e->r;
-    ratelimit_priv_redis_conn *conn, *next;
-    for (conn = e->conns; conn; conn = next) {
-        ratelimit_priv_redis_node *node = conn->node;
-        bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
-        uint64_t now;
-        next = conn->next;
-        if (conn->waiting.first || conn->sent.first)
-            continue;
-        if (conn->state == RATELIMIT_PRIV_REDIS_WANTED) {
-            ratelimit_priv_redis_bury(conn);
+    ratelimit_priv_redis_node *node = conn->node;
+    bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
+    ratelimit_priv_redis_conn **list = ready ? &node->idle : &node->half;
+    uint64_t now = ratelimit_clock_ns();
+    conn->engine = NULL;
+    pthread_mutex_lock(&r->lock);
+    node->making -= !ready;
+    if (ready ? node->down || conn->retired : now >= conn->end) {
+        node->open--;
+        list = &r->dropped;
+    }
+    conn->heard_ns = now;
+    conn->next = *list;
+    *list = conn;
+    if (ratelimit_priv_redis_has_map(r)) /* who is woken may wait for another node */
+        pthread_cond_broadcast(&r->freed);
+    else
+        pthread_cond_signal(&r->freed);
+    ratelimit_priv_redis_unlock(r);
+}
+
+/* Frees connections of e that ended. A thread gives back those that it does not need any more. */
+static void ratelimit_priv_redis_tidy(ratelimit_priv_redis_engine *e)
+{
+    ratelimit_priv_redis_conn **at = &e->conns, *conn;
+    while ((conn = *at) != NULL) {
+        bool dead = conn->state == RATELIMIT_PRIV_REDIS_DEAD;
+        if (!dead && (e->watch || conn->waiting.first || conn->sent.first)) {
+            at = &conn->next;
             continue;
         }
-        ratelimit_priv_redis_leave_engine(conn);
-        now = ratelimit_clock_ns();
-        pthread_mutex_lock(&r->lock);
-        node->making -= !ready;
-        if (ready ? !node->down && !conn->retired : now < conn->end) {
-            ratelimit_priv_redis_conn **list = ready ? &node->idle : &node->half;
-            conn->heard_ns = now;
-            conn->engine = NULL;
-            conn->next = *list;
-            *list = conn;
-        } else {
-            node->open--;
-            conn->next_dead = e->dead;
-            e->dead = conn;
-        }
-        if (ratelimit_priv_redis_has_map(r)) /* who is woken may wait for another node */
-            pthread_cond_broadcast(&r->freed);
+        *at = conn->next;
+        e->count -= !dead;
+        if (dead)
+            ratelimit_priv_redis_free_conn(conn);
         else
-            pthread_cond_signal(&r->freed);
-        ratelimit_priv_redis_unlock(r);
+            ratelimit_priv_redis_give_back(e->r, conn);
     }
 }
 
@@ -3170,7 +3171,7 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
     ratelimit_priv_redis_node *node;
     ratelimit_priv_redis_conn *conn = e->conns;
     uint64_t now = 0;
-    bool down, refuses = false;
+    bool down, refuses = false, no_memory = false;
     if (conn && !ratelimit_priv_redis_has_map(r) && conn->waiting.first && !conn->retired &&
         !call->probe) { /* the way of those before it */
         call->node = conn->node;
@@ -3201,8 +3202,12 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
         ratelimit_priv_redis_rest(e, call);
         return;
     }
-    conn = ratelimit_priv_redis_conn_to(e, node);
+    conn = ratelimit_priv_redis_conn_to(e, node, &no_memory);
     if (!conn) {
+        if (!no_memory) {
+            ratelimit_priv_redis_push(&e->wanting, call);
+            return;
+        }
         ratelimit_priv_redis_say(r, "out of memory");
         ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
         return;
@@ -3604,81 +3609,65 @@ static void ratelimit_priv_redis_overdue(ratelimit_priv_redis_engine *e, uint64_
 /* Those whose rest is over try again, and those that want a connection; in their order. */
 static void ratelimit_priv_redis_retry(ratelimit_priv_redis_engine *e, uint64_t now)
 {
-    ratelimit_priv_redis_list all = e->resting;
-    ratelimit_priv_redis_conn *conn;
+    static const ratelimit_priv_redis_list none = {NULL, NULL};
+    ratelimit_priv_redis_list rested = none, wanting = e->wanting;
     ratelimit_priv_redis_call *call;
-    if (all.first && e->rest_ns <= now) {
-        e->resting.first = e->resting.last = NULL;
-        while ((call = all.first) != NULL) {
-            all.first = call->next;
-            call->list = NULL;
-            if (call->at_ns <= now) {
-                ratelimit_priv_redis_dispatch(e, call);
-                continue;
-            }
-            if (!e->resting.first || call->at_ns < e->rest_ns)
-                e->rest_ns = call->at_ns;
-            ratelimit_priv_redis_push(&e->resting, call);
-        }
+    if (e->resting.first && e->rest_ns <= now) {
+        rested = e->resting;
+        e->resting = none;
     }
-    for (conn = e->conns; conn; conn = conn->next) {
-        if (conn->state != RATELIMIT_PRIV_REDIS_WANTED)
-            continue;
-        all = conn->waiting;
-        conn->waiting.first = conn->waiting.last = NULL;
-        ratelimit_priv_redis_bury(conn);
-        while ((call = all.first) != NULL) {
-            all.first = call->next;
+    e->wanting = none;
+    while ((call = ratelimit_priv_redis_pop(&rested)) != NULL) {
+        if (call->at_ns <= now) {
             ratelimit_priv_redis_dispatch(e, call);
+            continue;
         }
+        if (!e->resting.first || call->at_ns < e->rest_ns)
+            e->rest_ns = call->at_ns;
+        ratelimit_priv_redis_push(&e->resting, call);
     }
+    while ((call = ratelimit_priv_redis_pop(&wanting)) != NULL)
+        ratelimit_priv_redis_dispatch(e, call);
 }
 
 /* A connection was not made by a call's deadline, but may be yet: then one call at a time goes on
  * with it. */
-static void ratelimit_priv_redis_unmade(ratelimit_priv_redis_engine *e,
-                                        ratelimit_priv_redis_conn *conn)
+static void ratelimit_priv_redis_unmade(ratelimit_redis *r, const ratelimit_priv_redis_conn *conn)
 {
     ratelimit_priv_redis_node *node = conn->node;
     char text[sizeof node->why];
-    bool wanted = conn->state == RATELIMIT_PRIV_REDIS_WANTED;
-    ratelimit_priv_redis_at(e->r, node, "no connection in time", text, sizeof text);
-    pthread_mutex_lock(&e->r->lock);
-    if (wanted)
-        (void)snprintf(e->r->error, sizeof e->r->error, "all %u connections of the pool are in use",
-                       (unsigned)e->r->o.pool_size);
-    else
-        (void)snprintf(e->r->error, sizeof e->r->error, "%s", text);
-    if (!wanted && node->heard_ns < conn->since_ns) {
+    ratelimit_priv_redis_at(r, node, "no connection in time", text, sizeof text);
+    pthread_mutex_lock(&r->lock);
+    (void)snprintf(r->error, sizeof r->error, "%s", text);
+    if (node->heard_ns < conn->since_ns) {
         node->down = true;
         node->down_until = 0;
         (void)snprintf(node->why, sizeof node->why, "%s", text);
     }
-    ratelimit_priv_redis_unlock(e->r);
+    pthread_mutex_unlock(&r->lock);
 }
 
-/* Fails the calls in list whose time is over. */
+/* Fails the calls in list, of conn if there is one, whose time is over. */
 static void ratelimit_priv_redis_expire_list(ratelimit_priv_redis_engine *e,
                                              ratelimit_priv_redis_list *list,
-                                             ratelimit_priv_redis_conn *conn, uint64_t now)
+                                             const ratelimit_priv_redis_conn *conn, uint64_t now)
 {
-    ratelimit_priv_redis_call *call = list->first;
-    bool unmade = conn && conn->state != RATELIMIT_PRIV_REDIS_READY;
-    while (call) {
-        ratelimit_priv_redis_call *next = call->next;
-        if (call->deadline <= now) {
-            ratelimit_priv_redis_pull(call);
-            if (unmade) {
-                ratelimit_priv_redis_unmade(e, conn);
-                ratelimit_priv_redis_fail(e, call,
-                                          conn->state == RATELIMIT_PRIV_REDIS_WANTED
-                                              ? RATELIMIT_PRIV_REDIS_BUSY
-                                              : RATELIMIT_PRIV_REDIS_UNREACHED);
-            } else {
-                ratelimit_priv_redis_late(e, call);
-            }
+    ratelimit_priv_redis_call *call, *next;
+    for (call = list->first; call; call = next) {
+        next = call->next;
+        if (call->deadline > now)
+            continue;
+        ratelimit_priv_redis_pull(call);
+        if (list == &e->wanting) {
+            ratelimit_priv_redis_say(e->r, "all %u connections of the pool are in use",
+                                     (unsigned)e->r->o.pool_size);
+            ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_BUSY);
+        } else if (conn && conn->state != RATELIMIT_PRIV_REDIS_READY) {
+            ratelimit_priv_redis_unmade(e->r, conn);
+            ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
+        } else {
+            ratelimit_priv_redis_late(e, call);
         }
-        call = next;
     }
 }
 
@@ -3691,6 +3680,7 @@ static void ratelimit_priv_redis_expire(ratelimit_priv_redis_engine *e, uint64_t
         if (conn->sent.first)
             ratelimit_priv_redis_step(conn, RATELIMIT_REDIS_READ);
     ratelimit_priv_redis_expire_list(e, &e->resting, NULL, now);
+    ratelimit_priv_redis_expire_list(e, &e->wanting, NULL, now);
     for (conn = e->conns; conn; conn = conn->next) {
         if (conn->state == RATELIMIT_PRIV_REDIS_DEAD)
             continue;
@@ -3767,7 +3757,7 @@ static bool ratelimit_priv_redis_want_map(ratelimit_priv_redis_engine *e)
     if (!e->map.done)
         return true;
     pthread_mutex_lock(&r->lock);
-    begin = !r->mapping && now - r->map_at >= (r->mapped ? 100 : 20) * RATELIMIT_MILLISECOND;
+    begin = !r->mapping && now >= r->map_at + (r->mapped ? 100 : 20) * RATELIMIT_MILLISECOND;
     if (begin) {
         r->mapping = true;
         r->map_at = now;
@@ -3810,11 +3800,10 @@ static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e)
 static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t until)
 {
     struct pollfd polled[RATELIMIT_PRIV_REDIS_AT_ONCE];
-    ratelimit_priv_redis_conn *of[RATELIMIT_PRIV_REDIS_AT_ONCE], *conn, *wanted = NULL;
+    ratelimit_priv_redis_conn *of[RATELIMIT_PRIV_REDIS_AT_ONCE], *conn;
     size_t n = 0, i;
     for (conn = e->conns; conn; conn = conn->next) {
         unsigned events = ratelimit_priv_redis_events(conn);
-        wanted = conn->state == RATELIMIT_PRIV_REDIS_WANTED ? conn : wanted;
         if (!events || n == RATELIMIT_PRIV_REDIS_AT_ONCE)
             continue;
         polled[n].fd = conn->fd;
@@ -3823,13 +3812,12 @@ static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t u
         polled[n].revents = 0;
         of[n++] = conn;
     }
-    if (!n && wanted) {
-        const ratelimit_priv_redis_node *node = wanted->node;
+    if (!n && e->wanting.first) {
+        const ratelimit_priv_redis_node *node = e->wanting.first->node;
         uint64_t now = ratelimit_clock_ns();
         pthread_mutex_lock(&e->r->lock);
         if (!node->idle && !ratelimit_priv_redis_is_down(node) && now < until &&
-            ((!node->half && node->open >= e->r->o.pool_size) ||
-             node->making >= RATELIMIT_PRIV_REDIS_MAKING))
+            ratelimit_priv_redis_full(e->r, node))
             ratelimit_priv_redis_wait(&e->r->freed, &e->r->lock, until - now);
         pthread_mutex_unlock(&e->r->lock);
         return;
@@ -3881,12 +3869,10 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_engine *e)
         if (now >= e->deadline)
             ratelimit_priv_redis_expire(e, now);
         ratelimit_priv_redis_overdue(e, now);
-        ratelimit_priv_redis_give_back(e);
+        ratelimit_priv_redis_tidy(e);
         ratelimit_priv_redis_retry(e, now);
-        ratelimit_priv_redis_free_dead(e);
     }
-    ratelimit_priv_redis_give_back(e);
-    ratelimit_priv_redis_free_dead(e);
+    ratelimit_priv_redis_tidy(e);
     ratelimit_priv_redis_count_time(e->r, e->start_ns, e->succeeded);
 }
 
@@ -6452,7 +6438,7 @@ static void ratelimit_priv_async_leave(ratelimit_redis_async *a)
 {
     if (a->depth == 1) {
         ratelimit_priv_async_deliver(a);
-        ratelimit_priv_redis_free_dead(&a->e);
+        ratelimit_priv_redis_tidy(&a->e);
         ratelimit_priv_async_arm(a);
     }
     if (--a->depth == 0 && a->closed) {
@@ -6576,7 +6562,7 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
         ratelimit_priv_async_ask_tier(a, job);
     ratelimit_priv_redis_batch_begin(&job->b);
     if (!a->depth)
-        ratelimit_priv_redis_free_dead(&a->e);
+        ratelimit_priv_redis_tidy(&a->e);
     ratelimit_priv_async_arm(a);
     return RATELIMIT_OK;
 }
@@ -6626,12 +6612,14 @@ RATELIMIT_API const char *ratelimit_redis_async_error(ratelimit_redis_async *a, 
 
 RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a)
 {
+    ratelimit_priv_redis_conn *conn;
     size_t i;
     if (!a || a->closed)
         return;
     a->depth++;
-    while (a->e.conns)
-        ratelimit_priv_redis_bury(a->e.conns);
+    for (conn = a->e.conns; conn; conn = conn->next)
+        if (conn->state != RATELIMIT_PRIV_REDIS_DEAD)
+            ratelimit_priv_redis_bury(conn);
     a->closed = true;
     while (a->first) {
         ratelimit_priv_async_job *job = a->first;

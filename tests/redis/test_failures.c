@@ -143,7 +143,7 @@ static void connections_forgotten_while_idle_cost_one_decision(void)
     server_flush();
     proxy_open(&p, server_port());
     options.port = p.port;
-    options.timeout_ms = 50;
+    options.timeout_ms = 500;
     r = server_open(&options);
     CHECK(server_take(r, "k", &hourly, 1).allowed);
     proxy_spoil(&p, PROXY_FORGET);
