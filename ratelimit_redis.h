@@ -1414,7 +1414,7 @@ typedef struct ratelimit_priv_redis_node {
     bool struck;                            /* a call got no answer since it last answered one */
     uint64_t heard_ns, down_until;          /* ratelimit_clock_ns */
     uint64_t refuses_until; /* it said that the cluster is down; until then believed */
-    char why[174];          /* it failed; with " (left alone for a while)" not longer than error */
+    char why[256];          /* what to say while it is left alone */
 } ratelimit_priv_redis_node;
 
 struct ratelimit_redis {
@@ -1827,6 +1827,17 @@ static void ratelimit_priv_redis_put_u64(ratelimit_priv_redis_conn *conn, uint64
     ratelimit_priv_redis_put_arg(conn, text, ratelimit_priv_redis_digits(text, value));
 }
 
+/* A command of count words, which are texts. */
+static void ratelimit_priv_redis_put_words(ratelimit_priv_redis_conn *conn, int count, ...)
+{
+    va_list words;
+    va_start(words, count);
+    ratelimit_priv_redis_put_size(conn, '*', (size_t)count);
+    while (count--)
+        ratelimit_priv_redis_put_text(conn, va_arg(words, const char *));
+    va_end(words);
+}
+
 /* A name in Redis, without the prefix: head, key, tail. See >>implementation: scripts. */
 typedef struct ratelimit_priv_redis_name {
     const char *key;
@@ -2183,12 +2194,10 @@ enum {
 static void ratelimit_priv_redis_put_auth(ratelimit_priv_redis_conn *conn, const char *user,
                                           const char *password)
 {
-    bool named = user && *user;
-    ratelimit_priv_redis_put_size(conn, '*', named ? 3 : 2);
-    ratelimit_priv_redis_put_text(conn, "AUTH");
-    if (named)
-        ratelimit_priv_redis_put_text(conn, user);
-    ratelimit_priv_redis_put_text(conn, password);
+    if (user && *user)
+        ratelimit_priv_redis_put_words(conn, 3, "AUTH", user, password);
+    else
+        ratelimit_priv_redis_put_words(conn, 2, "AUTH", password);
     conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_AUTH;
 }
 
@@ -2198,6 +2207,7 @@ static bool ratelimit_priv_redis_put_login(const ratelimit_redis *r,
 {
     bool sentinel = r->o.master_name && conn->node->seed;
     ratelimit_redis_login login;
+    char database[12];
     if (sentinel) {
         if (r->o.sentinel_password)
             ratelimit_priv_redis_put_auth(conn, r->o.sentinel_user, r->o.sentinel_password);
@@ -2212,20 +2222,16 @@ static bool ratelimit_priv_redis_put_login(const ratelimit_redis *r,
         ratelimit_priv_redis_put_auth(conn, r->o.user, r->o.password);
     }
     if (r->o.database && !sentinel) {
-        ratelimit_priv_redis_put_size(conn, '*', 2);
-        ratelimit_priv_redis_put_text(conn, "SELECT");
-        ratelimit_priv_redis_put_u64(conn, (uint64_t)r->o.database);
+        (void)snprintf(database, sizeof database, "%d", r->o.database);
+        ratelimit_priv_redis_put_words(conn, 2, "SELECT", database);
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_SELECT;
     }
     if (r->o.client_name) {
-        ratelimit_priv_redis_put_size(conn, '*', 3);
-        ratelimit_priv_redis_put_text(conn, "CLIENT");
-        ratelimit_priv_redis_put_text(conn, "SETNAME");
-        ratelimit_priv_redis_put_text(conn, r->o.client_name);
+        ratelimit_priv_redis_put_words(conn, 3, "CLIENT", "SETNAME", r->o.client_name);
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_NAME;
     }
     if (r->o.master_name && !sentinel) {
-        ratelimit_priv_redis_put(conn, "*1\r\n$4\r\nROLE\r\n", 14);
+        ratelimit_priv_redis_put_words(conn, 1, "ROLE");
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_ROLE;
     }
     return true;
@@ -2373,8 +2379,7 @@ static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_n
     node->down = true;
     node->down_until = ratelimit_clock_ns() + r->cool_down_ns -
                        ratelimit_priv_redis_chance(&r->mix, r->cool_down_ns / 2 + 1);
-    if (why != node->why)
-        (void)snprintf(node->why, sizeof node->why, "%s", why);
+    (void)snprintf(node->why, sizeof node->why, "%.200s (left alone for a while)", why);
     ratelimit_priv_redis_drop(r, &node->idle);
     pthread_cond_broadcast(&r->freed); /* nobody need wait for it */
 }
@@ -2834,7 +2839,7 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
     bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
     ratelimit_priv_redis_list sent = conn->sent, waiting = conn->waiting, others = {NULL, NULL};
     ratelimit_priv_redis_call *call;
-    char text[sizeof node->why];
+    char text[200];
     ratelimit_priv_redis_bury(conn);
     ratelimit_priv_redis_at(r, node, why, text, sizeof text);
     pthread_mutex_lock(&r->lock);
@@ -3135,10 +3140,7 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis
 static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
                                       ratelimit_priv_redis_call *call)
 {
-    static const char left_alone[] = " (left alone for a while)";
     ratelimit_redis *r = e->r;
-    const char *why;
-    size_t len;
     bool coming = !call->any;
     if (coming && !call->looked) {
         coming = ratelimit_priv_redis_want_map(e);
@@ -3153,12 +3155,8 @@ static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
         return;
     }
     pthread_mutex_lock(&r->lock);
-    why = call->node ? call->node->why : r->nodes->why;
-    len = strlen(why);
-    if ((call->node ||
-         call->any) && /* all that fail meanwhile say the same: not printed each time */
-        !(strncmp(r->error, why, len) == 0 && strcmp(r->error + len, left_alone) == 0))
-        (void)snprintf(r->error, sizeof r->error, "%s%s", why, left_alone);
+    if (call->node || call->any)
+        memcpy(r->error, (call->node ? call->node : r->nodes)->why, sizeof r->error);
     pthread_mutex_unlock(&r->lock);
     ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
 }
@@ -3242,7 +3240,7 @@ static void ratelimit_priv_redis_put_next(ratelimit_priv_redis_conn *conn, uint6
     call = some[0];
     call->skip = n == 1 && call->asking;
     if (call->skip)
-        ratelimit_priv_redis_put(conn, "*1\r\n$6\r\nASKING\r\n", 16);
+        ratelimit_priv_redis_put_words(conn, 1, "ASKING");
     if (n == 1)
         call->build(call, conn);
     else
@@ -3430,7 +3428,7 @@ static const redisReply *ratelimit_priv_redis_part(const redisReply *whole, bool
 static void ratelimit_priv_redis_on_reply(ratelimit_priv_redis_conn *conn, const redisReply *reply)
 {
     ratelimit_redis *r = conn->engine->r;
-    char words[sizeof conn->node->why];
+    char words[200];
     const char *why;
     ratelimit_priv_redis_call *call = conn->sent.first;
     size_t i, n;
@@ -3635,14 +3633,14 @@ static void ratelimit_priv_redis_retry(ratelimit_priv_redis_engine *e, uint64_t 
 static void ratelimit_priv_redis_unmade(ratelimit_redis *r, const ratelimit_priv_redis_conn *conn)
 {
     ratelimit_priv_redis_node *node = conn->node;
-    char text[sizeof node->why];
+    char text[200];
     ratelimit_priv_redis_at(r, node, "no connection in time", text, sizeof text);
     pthread_mutex_lock(&r->lock);
     (void)snprintf(r->error, sizeof r->error, "%s", text);
     if (node->heard_ns < conn->since_ns) {
         node->down = true;
         node->down_until = 0;
-        (void)snprintf(node->why, sizeof node->why, "%s", text);
+        (void)snprintf(node->why, sizeof node->why, "%s (left alone for a while)", text);
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -3703,14 +3701,11 @@ static void ratelimit_priv_redis_expire(ratelimit_priv_redis_engine *e, uint64_t
 static void ratelimit_priv_redis_build_map(ratelimit_priv_redis_call *call,
                                            ratelimit_priv_redis_conn *conn)
 {
-    if (call->r->o.cluster) {
-        ratelimit_priv_redis_put(conn, "*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n", 28);
-        return;
-    }
-    ratelimit_priv_redis_put_size(conn, '*', 3);
-    ratelimit_priv_redis_put_text(conn, "SENTINEL");
-    ratelimit_priv_redis_put_text(conn, "get-master-addr-by-name");
-    ratelimit_priv_redis_put_text(conn, call->r->o.master_name);
+    if (call->r->o.cluster)
+        ratelimit_priv_redis_put_words(conn, 2, "CLUSTER", "SLOTS");
+    else
+        ratelimit_priv_redis_put_words(conn, 3, "SENTINEL", "get-master-addr-by-name",
+                                       call->r->o.master_name);
 }
 
 static bool ratelimit_priv_redis_answer_map(ratelimit_priv_redis_call *call,
@@ -5579,7 +5574,7 @@ static void ratelimit_priv_redis_build_ping(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     (void)call;
-    ratelimit_priv_redis_put(conn, "*1\r\n$4\r\nPING\r\n", 14);
+    ratelimit_priv_redis_put_words(conn, 1, "PING");
 }
 
 static bool ratelimit_priv_redis_answer_ping(ratelimit_priv_redis_call *call,
