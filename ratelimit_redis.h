@@ -795,16 +795,25 @@ extern "C" {
    a script can't do it leaves alone and returns the state for C to decide, see swap: another tag
    (a changed limit, a block), or more debt than the limit can have made (the clock was set back).
 
-   Arguments of a decision: tag and owed, the tag of an ordinary debt and of one made on purpose;
-   most, the largest debt at which it passes, -1 for none; cost; far, above which an ordinary debt
-   is of another time; window, above which a debt is on purpose, empty if it makes no such debt.
-   Then low, high, now, nanos: bounds of the time to live in ms, and for tests us and ns of the
-   time; all absent (take) or empty in normal use. Expiry: SET PX with the ms until full, rounded,
-   and 2. Clock: TIME of the server.
+   What is asked of a bucket is one argument, the terms, because each argument costs the server as
+   much as a step of the script. They are narrow, or wide if the limit has a fraction of a ns, is a
+   fixed window, or is in one command with such a limit; numbers without a word are doubles:
 
-   take and many get the first six in one argument, the terms, because each argument costs the
-   server as much as a step of the script: most and cost as doubles (0-7, 8-15), tag (16-20), owed
-   (21-25), far as a double (26-33), and window as a double (34-41) if there is one.
+       narrow  wide
+        0-7     0-7    most, the largest debt at which it passes; -1: none
+        8-15    8-15   cost
+       16-20   16-23   tag of an ordinary debt (wide: and the parts, if there are any)
+       21-25   24-31   owed, the same of a debt made on purpose
+       26-33   32-39   far, above which an ordinary debt is of another time
+       34-41   40-47   window, above which a debt is on purpose; narrow: only if one may be made
+               48-56   parts of a ns of most, cost, window, 3 bytes each
+               57-59   how many parts a ns has, less one
+               60-67   period of a fixed window in us, 0 of a token bucket
+               68      is there if a debt on purpose may be made
+
+   Beside them low, high, now, nanos: bounds of the time to live in ms, and for tests us and ns of
+   the time; all absent (take) or empty in normal use. Expiry: SET PX with the ms until full,
+   rounded, and 2. Clock: TIME of the server.
 
    On the wire the take of the quick start (5 a minute, burst 10) is this, in one write; each word
    and each argument ends with CR LF, and bytes that are no text are shown in hex:
@@ -868,15 +877,14 @@ enum {
     "  return redis.pcall('SET', key, state, 'PX', format('%.0f', ttl))\n"                         \
     "end\n"
 /* Is an ordinary debt, full in a ns, of another time? In a fixed window it may reach to a window
- * beyond the end of the one that now + step is in; far is then two numbers, step and window. */
+ * beyond the end of the one that now + far is in. */
 #  define RATELIMIT_PRIV_LUA_FAR                                                                   \
-    "local function is_far(a, period, far)\n"                                                      \
+    "local function is_far(a, period, far, window)\n"                                              \
     "  if period == 0 then\n"                                                                      \
-    "    return a > far + 0\n"                                                                     \
+    "    return a > far\n"                                                                         \
     "  end\n"                                                                                      \
-    "  local step, window = string.match(far, '(%d+) (%d+)')\n"                                    \
-    "  local us = now + floor((nanos + step) / 1000)\n"                                            \
-    "  return a - step - (period - us % period) * 1000 + (nanos + step) % 1000 > window + 0\n"     \
+    "  local us = now + floor((nanos + far) / 1000)\n"                                             \
+    "  return a - far - (period - us % period) * 1000 + (nanos + far) % 1000 > window\n"           \
     "end\n"
 #  define RATELIMIT_PRIV_LUA_PURGE                                                                 \
     "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))\n"
@@ -972,43 +980,44 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "return reply\n",
     /* ask: takes, peeks, reserves and charges of one or more keys, all or none, any limit.
        KEYS   the keys, none twice, one slot
-       ARGV   low, high, now, nanos (may be empty); then for each key tag, owed, most, cost (0: not
-              written), far, window; if there is a fraction or a window among them also parts of
-              most, of cost, of window, parts of a ns, and the window's period in us, 0 for a token
-              bucket
-       reply  the time until full of each before, ns; or {now, ns, parts, ns, parts, ...} if there
-              is a fraction or a window; or {'', now, state, ...} */
+       ARGV   low, high, now, nanos (may be empty); then terms for each key (a cost of 0 is not
+              written), all of them wide if there is a fraction or a window among them
+       reply  the time until full of each before, ns; or {now, ns, parts, ns, parts, ...} if they
+              are wide; or {'', now, state, ...} */
     RATELIMIT_PRIV_LUA_BOUNDS RATELIMIT_PRIV_LUA_FAR
-    "local keys = #KEYS\n"
-    "local wide = #ARGV > 4 + 6 * keys\n"
-    "local state, reply, new, part, mine = {}, {}, {}, {}, {}\n"
+    "local wide, state, reply, new, left = #ARGV[5] > 42, {}, {}, {}, {}\n"
     "local rare, refused = false, false\n"
-    "local j = 5\n"
     "if wide then\n"
     "  reply[1] = now\n"
     "end\n"
-    "for i = 1, keys do\n"
-    "  local v = redis.call('GET', KEYS[i])\n"
-    "  local most, window, a, f = ARGV[j + 2] + 0, tonumber(ARGV[j + 5]), 0, 0\n"
-    "  local parts, period, to_end = 1, 0, 0\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  local v, terms, a, f = redis.call('GET', key), ARGV[4 + i], 0, 0\n"
+    "  local most, cost, tag, owed, far, window = unpack(wide and '<ddc8c8dd' or '<ddc5c5d', terms)\n"
+    "  local owes, spare, some, part, parts, period, to_end = #terms > 34, 0, 0, 0, 1, 0, 0\n"
     "  if wide then\n"
-    "    parts, period = ARGV[j + 9] + 0, ARGV[j + 10] + 0\n"
+    "    owes, spare, some, part, parts, period = #terms > 68, unpack('<I3I3I3I3d', terms, 49)\n"
+    "    parts = parts + 1\n"
+    "    if parts == 1 then\n"
+    "      tag, owed = unpack('<c5', tag), unpack('<c5', owed)\n"
+    "    end\n"
     "    if period > 0 then\n"
     "      to_end = (period - now % period) * 1000 - nanos\n"
     "    end\n"
+    "  elseif owes then\n"
+    "    window = unpack('<d', terms, 35)\n"
     "  end\n"
     "  state[i] = v\n"
     "  if v then\n"
-    "    local last, ahead, tag = now, 0, ''\n"
+    "    local last, ahead, of = now, 0, ''\n"
     "    if parts == 1 then\n"
-    "      last, ahead, tag = unpack('<ddc5', v)\n"
+    "      last, ahead, of = unpack('<ddc5', v)\n"
     "    elseif #v >= 27 then\n"
-    "      last, ahead, tag, f = unpack('<ddc8I3', v)\n"
+    "      last, ahead, of, f = unpack('<ddc8I3', v)\n"
     "    end\n"
     "    a = ahead - (now - last) * 1000 - nanos\n"
-    "    if tag == ARGV[j] then\n"
-    "      rare = rare or ((window or a - to_end > most) and is_far(a, period, ARGV[j + 4]))\n"
-    "    elseif tag ~= ARGV[j + 1] or last > now then\n"
+    "    if of == tag then\n"
+    "      rare = rare or ((owes or a - to_end > most) and is_far(a, period, far, window))\n"
+    "    elseif of ~= owed or last > now then\n"
     "      rare = true\n"
     "    end\n"
     "    if a < 0 then\n"
@@ -1018,36 +1027,35 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  if wide then\n"
     "    reply[2 * i] = floor(a)\n"
     "    reply[2 * i + 1] = f\n"
-    "    a = a - to_end\n"
-    "    if a < 0 then\n"
-    "      a, f = 0, 0\n"
-    "    end\n"
-    "    if a > most or (a == most and f > ARGV[j + 6] + 0) then\n"
-    "      refused = true\n"
-    "    end\n"
-    "    a, f = a + ARGV[j + 3], f + ARGV[j + 7]\n"
-    "    if f >= parts then\n"
-    "      a, f = a + 1, f - parts\n"
-    "    end\n"
-    "    part[i] = f\n"
-    "    if window and (a > window or (a == window and f > ARGV[j + 8] + 0)) then\n"
-    "      mine[i] = 1\n"
-    "    end\n"
-    "    new[i] = a + to_end\n"
-    "    j = j + 11\n"
     "  else\n"
     "    reply[i] = floor(a)\n"
-    "    if a > most then\n"
-    "      refused = true\n"
+    "  end\n"
+    "  a = a - to_end\n"
+    "  if a < 0 then\n"
+    "    a, f = 0, 0\n"
+    "  end\n"
+    "  if a > most or (a == most and f > spare) then\n"
+    "    refused = true\n"
+    "  end\n"
+    "  a, f = a + cost, f + some\n"
+    "  if f >= parts then\n"
+    "    a, f = a + 1, f - parts\n"
+    "  end\n"
+    "  if owes and (a > window or (a == window and f > part)) then\n"
+    "    tag = owed\n"
+    "  end\n"
+    "  if cost > 0 or some > 0 then\n"
+    "    left[i] = a + to_end\n"
+    "    if parts == 1 then\n"
+    "      new[i] = pack('<ddc5', now, left[i] + nanos, tag)\n"
+    "    else\n"
+    "      new[i] = pack('<ddc8I3', now, left[i] + nanos, tag, f)\n"
     "    end\n"
-    "    new[i] = a + ARGV[j + 3]\n"
-    "    mine[i] = window and new[i] > window and 1\n"
-    "    j = j + 6\n"
     "  end\n"
     "end\n"
     "if rare then\n"
     "  reply = {'', now}\n"
-    "  for i = 1, keys do\n"
+    "  for i = 1, #KEYS do\n"
     "    reply[i + 2] = state[i] or ''\n"
     "  end\n"
     "  return reply\n"
@@ -1055,51 +1063,44 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "if refused then\n"
     "  return reply\n"
     "end\n"
-    "j = 5\n"
-    "for i = 1, keys do\n"
-    "  if ARGV[j + 3] ~= '0' or (wide and ARGV[j + 7] ~= '0') then\n"
-    "    local ahead, tag, state = new[i] + nanos, ARGV[j + (mine[i] or 0)], nil\n"
-    "    if wide and ARGV[j + 9] ~= '1' then\n"
-    "      state = pack('<ddc8I3', now, ahead, tag, part[i])\n"
-    "    else\n"
-    "      state = pack('<ddc5', now, ahead, tag)\n"
-    "    end\n"
-    "    local said = put(KEYS[i], state, new[i])\n"
-    "    if said.err then\n"
-    "      return said\n"
-    "    end\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  local said = new[i] and put(key, new[i], left[i])\n"
+    "  if said and said.err then\n"
+    "    return said\n"
     "  end\n"
-    "  j = j + (wide and 11 or 6)\n"
     "end\n"
     "return reply\n",
     /* give: refund, cancel, take_up_to and block of one key.
        KEYS   the key
-       ARGV   low, high, now, nanos (may be empty); tag; owed; far; parts of a ns; the window's
-              period in us, 0 for a token bucket; a block's tag; what to do; then spans as ns and
-              parts: the window; 'back': the debt above which nothing is given back, the cost;
+       ARGV   low, high, now, nanos (may be empty); wide terms; a block's tag; what to do; then
+              spans as ns and parts: 'back': the debt above which nothing is given back, the cost;
               'up_to': the cost of all, then that of one or, with a fraction, of 2^k from the most
               down to one; 'block': how long, the debt above which no token is there, how long the
               state is kept after the block
        reply  {ns until full, parts, now} before; block: {ns until its end, 0, now}; or {state, now}
        A block is not shorter than the time until a token is there, nor than one before it. */
     RATELIMIT_PRIV_LUA_BOUNDS RATELIMIT_PRIV_LUA_FAR
-    "local v = redis.call('GET', KEYS[1])\n"
-    "local a, f, parts, period, to_end, was = 0, 0, ARGV[8] + 0, ARGV[9] + 0, 0, false\n"
-    "local what, window, part, left = ARGV[11], ARGV[12] + 0, ARGV[13] + 0, 0\n"
+    "local v, terms, what = redis.call('GET', KEYS[1]), ARGV[5], ARGV[7]\n"
+    "local a, f, to_end, was, left = 0, 0, 0, false, 0\n"
+    "local _, _, tag, owed, far, window = unpack('<ddc8c8dd', terms)\n"
+    "local _, _, part, parts, period = unpack('<I3I3I3I3d', terms, 49)\n"
+    "parts = parts + 1\n"
+    "if parts == 1 then\n"
+    "  tag, owed = unpack('<c5', tag), unpack('<c5', owed)\n"
+    "end\n"
     "if period > 0 then\n"
     "  to_end = (period - now % period) * 1000 - nanos\n"
     "end\n"
     "if v then\n"
-    "  local last, ahead, tag = unpack('<ddc5', v)\n"
+    "  local last, ahead, of = unpack('<ddc5', v)\n"
     "  if parts > 1 and #v >= 27 then\n"
-    "    last, ahead, tag, f = unpack('<ddc8I3', v)\n"
+    "    last, ahead, of, f = unpack('<ddc8I3', v)\n"
     "  end\n"
     "  a = ahead - (now - last) * 1000 - nanos\n"
-    "  was = tag == ARGV[6]\n"
-    "  if what == 'block' and tag == ARGV[10] and last <= now and a > 0 then\n"
+    "  was = of == owed\n"
+    "  if what == 'block' and of == ARGV[6] and last <= now and a > 0 then\n"
     "    a, f, left = 0, 0, a\n"
-    "  elseif not (tag == ARGV[5] and not is_far(a, period, ARGV[7]) or\n"
-    "      was and last <= now) then\n"
+    "  elseif not (of == tag and not is_far(a, period, far, window) or was and last <= now) then\n"
     "    return {v, now}\n"
     "  elseif a < 0 then\n"
     "    a, f = 0, 0\n"
@@ -1118,28 +1119,27 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "end\n"
     "local b, g = a, f\n"
     "if what == 'block' then\n"
-    "  local over, some = minus(a, f, ARGV[16] + 0, ARGV[17] + 0)\n"
+    "  local over, some = minus(a, f, ARGV[10] + 0, ARGV[11] + 0)\n"
     "  over = over + (some > 0 and 1 or 0)\n"
     "  if over > 0 and period > 0 then\n"
     "    over = to_end + floor((over - 1) / (period * 1000)) * period * 1000\n"
     "  end\n"
-    "  left = math.max(left, over, ARGV[14] + 0)\n"
-    "  local said = put(KEYS[1], pack('<ddc5', now, left + nanos, ARGV[10]), left + ARGV[18])\n"
+    "  left = math.max(left, over, ARGV[8] + 0)\n"
+    "  local said = put(KEYS[1], pack('<ddc5', now, left + nanos, ARGV[6]), left + ARGV[12])\n"
     "  return said.err and said or {floor(left), 0, now}\n"
     "elseif what == 'back' then\n"
-    "  local cost, of = ARGV[16] + 0, ARGV[17] + 0\n"
-    "  local later, some = minus(a, f, ARGV[14] + 0, ARGV[15] + 0)\n"
+    "  local later, some = minus(a, f, ARGV[8] + 0, ARGV[9] + 0)\n"
     "  if later < 0 or (later == 0 and some == 0) then\n"
-    "    b, g = minus(a, f, cost, of)\n"
+    "    b, g = minus(a, f, ARGV[10] + 0, ARGV[11] + 0)\n"
     "  end\n"
     "  if b < 0 then\n"
     "    b, g = 0, 0\n"
     "  end\n"
     "else\n"
     "  local room, spare = minus(window, part, a, f)\n"
-    "  for j = 14, #ARGV, 2 do\n"
+    "  for j = 8, #ARGV, 2 do\n"
     "    local span, of = ARGV[j] + 0, ARGV[j + 1] + 0\n"
-    "    if j > 14 and parts == 1 and room > span then\n"
+    "    if j > 8 and parts == 1 and room > span then\n"
     "      span = room - room % span\n"
     "    end\n"
     "    if span < room or (span == room and of <= spare) then\n"
@@ -1148,7 +1148,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "      if g >= parts then\n"
     "        b, g = b + 1, g - parts\n"
     "      end\n"
-    "      if j == 14 then\n"
+    "      if j == 8 then\n"
     "        break\n"
     "      end\n"
     "    end\n"
@@ -1161,9 +1161,9 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  redis.call('DEL', KEYS[1])\n"
     "  return reply\n"
     "end\n"
-    "local tag, ahead, said = ARGV[5], b + to_end, nil\n"
+    "local ahead, said = b + to_end, nil\n"
     "if was and (b > window or (b == window and g > part)) then\n"
-    "  tag = ARGV[6]\n"
+    "  tag = owed\n"
     "end\n"
     "if parts == 1 then\n"
     "  said = put(KEYS[1], pack('<ddc5', now, ahead + nanos, tag), ahead)\n"
@@ -3916,10 +3916,9 @@ static uint64_t ratelimit_priv_redis_get_le(const unsigned char *p, size_t bytes
     return value;
 }
 
-/* A whole number up to 2^53 as a double, and back; UINT64_MAX for what is none. */
-static void ratelimit_priv_redis_put_double(unsigned char *p, uint64_t value)
+/* A whole number up to 2^53 as the bytes of a double, and back; UINT64_MAX for what is none. */
+static void ratelimit_priv_redis_put_double(unsigned char *p, double number)
 {
-    double number = (double)value;
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
     ratelimit_priv_redis_put_le(p, bits, 8);
@@ -3986,8 +3985,8 @@ static size_t ratelimit_priv_redis_encode(const ratelimit_bucket *b, const ratel
                                     5);
         return len;
     }
-    ratelimit_priv_redis_put_double(state, now / 1000);
-    ratelimit_priv_redis_put_double(state + 8, ahead);
+    ratelimit_priv_redis_put_double(state, (double)(now / 1000));
+    ratelimit_priv_redis_put_double(state + 8, (double)(ahead));
     if (ratelimit_priv_redis_is_block(b)) {
         ratelimit_priv_redis_block_tag(state + 16);
     } else if (ratelimit_priv_redis_tag(l, b->rest, state + 16) == 8) {
@@ -4254,76 +4253,49 @@ static void ratelimit_priv_redis_put_span(ratelimit_priv_redis_conn *conn, ratel
     ratelimit_priv_redis_put_u64(conn, span.part);
 }
 
-/* tag, owed */
-static void ratelimit_priv_redis_put_tags(const ratelimit_limit *l, ratelimit_priv_redis_conn *conn)
-{
-    unsigned char tag[8];
-    ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(l, l->state, tag));
-    ratelimit_priv_redis_put_arg(
-        conn, tag, ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, tag));
-}
-
-/* An ordinary debt above this was made before the clock was set back. See is_far of the scripts. */
-static uint64_t ratelimit_priv_redis_far(uint64_t window)
+/* An ordinary debt above this was made before the clock was set back: the window and step_ns. Of a
+ * fixed window only step_ns, see is_far of the scripts. */
+static uint64_t ratelimit_priv_redis_far(const ratelimit_limit *l, uint64_t window)
 {
     uint64_t step = RATELIMIT_STEP_NS, most = RATELIMIT_PRIV_REDIS_EXACT;
+    if (ratelimit_priv_redis_is_window(l))
+        return step < most / 2 ? step : most / 2;
     return step > most || window > most - step ? most : window + step;
 }
 
-static void ratelimit_priv_redis_put_far(const ratelimit_limit *l, ratelimit_priv_redis_conn *conn)
+/* What scripts need to know of e. See terms in >>implementation: scripts. only_key: a peek must not
+ * pass, or it would be written; else its cost is 0. */
+static void ratelimit_priv_redis_put_terms(const ratelimit_priv_redis_entry *e,
+                                           ratelimit_priv_redis_conn *conn, bool wide,
+                                           bool only_key)
 {
-    uint64_t window = ratelimit_priv_window(l).ns, step = RATELIMIT_STEP_NS;
-    char text[48];
-    if (!ratelimit_priv_redis_is_window(l)) {
-        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_far(window));
+    const ratelimit_limit *l = e->req->limit;
+    ratelimit_priv_span window = ratelimit_priv_window(l);
+    ratelimit_priv_span cost = e->cost;
+    bool peek = e->req->op == RATELIMIT_PEEK, owes = ratelimit_priv_redis_owes(e->req->op);
+    unsigned char terms[69], *at = terms + (wide ? 24 : 21), *far = terms + (wide ? 32 : 26);
+    if (peek)
+        cost = ratelimit_priv_span_of(0, 0);
+    memset(terms, 0, sizeof terms);
+    ratelimit_priv_redis_put_double(terms, (double)e->most.ns);
+    if (e->never || (peek && only_key))
+        ratelimit_priv_redis_put_double(terms, -1);
+    ratelimit_priv_redis_put_double(terms + 8, (double)cost.ns);
+    (void)ratelimit_priv_redis_tag(l, l->state, terms + 16);
+    (void)ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, at);
+    ratelimit_priv_redis_put_double(far, (double)ratelimit_priv_redis_far(l, window.ns));
+    ratelimit_priv_redis_put_double(far + 8, (double)window.ns);
+    if (!wide) {
+        ratelimit_priv_redis_put_arg(conn, terms, owes ? 42 : 34);
         return;
     }
-    if (step > RATELIMIT_PRIV_REDIS_EXACT / 2)
-        step = RATELIMIT_PRIV_REDIS_EXACT / 2;
-    (void)snprintf(text, sizeof text, "%.0f %.0f", (double)step, (double)window);
-    ratelimit_priv_redis_put_text(conn, text);
-}
-
-/* tag, owed, most, cost, far, window */
-static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e,
-                                          ratelimit_priv_redis_conn *conn)
-{
-    const ratelimit_limit *l = e->req->limit;
-    bool peek = e->req->op == RATELIMIT_PEEK;
-    ratelimit_priv_redis_put_tags(l, conn);
-    if (e->never)
-        ratelimit_priv_redis_put_arg(conn, "-1", 2);
-    else
-        ratelimit_priv_redis_put_u64(conn, e->most.ns);
-    ratelimit_priv_redis_put_u64(conn, peek ? 0 : e->cost.ns);
-    ratelimit_priv_redis_put_far(l, conn);
-    if (ratelimit_priv_redis_owes(e->req->op))
-        ratelimit_priv_redis_put_ns(conn, ratelimit_priv_window(l).ns);
-    else
-        ratelimit_priv_redis_put_arg(conn, "", 0);
-}
-
-/* The same as one argument. See terms in >>implementation: scripts. */
-static void ratelimit_priv_redis_put_terms(const ratelimit_priv_redis_entry *e,
-                                           ratelimit_priv_redis_conn *conn)
-{
-    const ratelimit_limit *l = e->req->limit;
-    uint64_t window = ratelimit_priv_window(l).ns;
-    bool peek = e->req->op == RATELIMIT_PEEK, owes = ratelimit_priv_redis_owes(e->req->op);
-    unsigned char terms[42];
-    ratelimit_priv_redis_put_double(terms, e->most.ns);
-    if (e->never || peek) {
-        static const double none = -1;
-        uint64_t bits;
-        memcpy(&bits, &none, sizeof bits);
-        ratelimit_priv_redis_put_le(terms, bits, 8);
-    }
-    ratelimit_priv_redis_put_double(terms + 8, e->cost.ns);
-    (void)ratelimit_priv_redis_tag(l, l->state, terms + 16);
-    (void)ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, terms + 21);
-    ratelimit_priv_redis_put_double(terms + 26, ratelimit_priv_redis_far(window));
-    ratelimit_priv_redis_put_double(terms + 34, window);
-    ratelimit_priv_redis_put_arg(conn, terms, owes ? 42 : 34);
+    ratelimit_priv_redis_put_le(terms + 48, e->most.part, 3);
+    ratelimit_priv_redis_put_le(terms + 51, cost.part, 3);
+    ratelimit_priv_redis_put_le(terms + 54, window.part, 3);
+    ratelimit_priv_redis_put_le(terms + 57, l->parts - 1, 3);
+    if (ratelimit_priv_redis_is_window(l))
+        ratelimit_priv_redis_put_double(terms + 60, (double)(l->per_ns / 1000));
+    ratelimit_priv_redis_put_arg(conn, terms, owes ? 69 : 68);
 }
 
 static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
@@ -4333,14 +4305,9 @@ static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
     ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1,
                                     bounded ? 5 : 1);
     ratelimit_priv_redis_put_keys(ask, conn);
-    ratelimit_priv_redis_put_terms(ask->entry, conn);
+    ratelimit_priv_redis_put_terms(ask->entry, conn, false, true);
     if (bounded)
         ratelimit_priv_redis_put_bounds(ask, conn);
-}
-
-static uint64_t ratelimit_priv_redis_period(const ratelimit_limit *l)
-{
-    return ratelimit_priv_redis_is_window(l) ? l->per_ns / 1000 : 0;
 }
 
 static void ratelimit_priv_redis_build_ask(const ratelimit_priv_redis_ask *ask,
@@ -4348,22 +4315,12 @@ static void ratelimit_priv_redis_build_ask(const ratelimit_priv_redis_ask *ask,
 {
     size_t i;
     ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_ASK, ask->keys,
-                                    4 + ask->keys * (ask->wide ? 11 : 6));
+                                    4 + ask->keys);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
-    for (i = 0; i < ask->count; i++) {
-        const ratelimit_priv_redis_entry *e = &ask->entry[i];
-        if (e->settled)
-            continue;
-        ratelimit_priv_redis_put_take(e, conn);
-        if (!ask->wide)
-            continue;
-        ratelimit_priv_redis_put_u64(conn, e->most.part);
-        ratelimit_priv_redis_put_u64(conn, e->req->op == RATELIMIT_PEEK ? 0 : e->cost.part);
-        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_window(e->req->limit).part);
-        ratelimit_priv_redis_put_u64(conn, e->req->limit->parts);
-        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_period(e->req->limit));
-    }
+    for (i = 0; i < ask->count; i++)
+        if (!ask->entry[i].settled)
+            ratelimit_priv_redis_put_terms(&ask->entry[i], conn, ask->wide, false);
 }
 
 /* The cost of one token or, with a fraction, the costs of 2^k tokens, from the most that is within
@@ -4432,25 +4389,20 @@ static void ratelimit_priv_redis_build_give(const ratelimit_priv_redis_ask *ask,
                                             ratelimit_priv_redis_conn *conn)
 {
     const ratelimit_priv_redis_entry *e = ask->entry;
-    const ratelimit_limit *l = e->req->limit;
     ratelimit_op op = e->req->op;
     unsigned char tag[5];
     size_t spans = op == RATELIMIT_TAKE_UP_TO ? 2 + 2 * ratelimit_priv_redis_powers(e, NULL)
                    : op == RATELIMIT_BLOCK    ? 5
                                               : 4;
-    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, 13 + spans);
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, 7 + spans);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
-    ratelimit_priv_redis_put_tags(l, conn);
-    ratelimit_priv_redis_put_far(l, conn);
-    ratelimit_priv_redis_put_u64(conn, l->parts);
-    ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_period(l));
+    ratelimit_priv_redis_put_terms(e, conn, true, false);
     ratelimit_priv_redis_block_tag(tag);
     ratelimit_priv_redis_put_arg(conn, tag, sizeof tag);
     ratelimit_priv_redis_put_text(conn, op == RATELIMIT_TAKE_UP_TO ? "up_to"
                                         : op == RATELIMIT_BLOCK    ? "block"
                                                                    : "back");
-    ratelimit_priv_redis_put_span(conn, ratelimit_priv_window(l));
     ratelimit_priv_redis_put_spans(e, conn);
 }
 
@@ -4539,7 +4491,7 @@ static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *ca
     ratelimit_priv_redis_put_bounds(first, conn);
     for (i = 0; i < told; i++) {
         ask = (const ratelimit_priv_redis_ask *)(const void *)calls[i];
-        ratelimit_priv_redis_put_terms(ask->entry, conn);
+        ratelimit_priv_redis_put_terms(ask->entry, conn, false, true);
     }
 }
 
