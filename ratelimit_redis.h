@@ -795,16 +795,25 @@ extern "C" {
    a script can't do it leaves alone and returns the state for C to decide, see swap: another tag
    (a changed limit, a block), or more debt than the limit can have made (the clock was set back).
 
-   Arguments of a decision: tag and owed, the tag of an ordinary debt and of one made on purpose;
-   most, the largest debt at which it passes, -1 for none; cost; far, above which an ordinary debt
-   is of another time; window, above which a debt is on purpose, empty if it makes no such debt.
-   Then low, high, now, nanos: bounds of the time to live in ms, and for tests us and ns of the
-   time; all absent (take) or empty in normal use. Expiry: SET PX with the ms until full, rounded,
-   and 2. Clock: TIME of the server.
+   What is asked of a bucket is one argument, the terms, because each argument costs the server as
+   much as a step of the script. They are narrow, or wide if the limit has a fraction of a ns, is a
+   fixed window, or is in one command with such a limit; numbers without a word are doubles:
 
-   take and many get the first six in one argument, the terms, because each argument costs the
-   server as much as a step of the script: most and cost as doubles (0-7, 8-15), tag (16-20), owed
-   (21-25), far as a double (26-33), and window as a double (34-41) if there is one.
+       narrow  wide
+        0-7     0-7    most, the largest debt at which it passes; -1: none
+        8-15    8-15   cost
+       16-20   16-23   tag of an ordinary debt (wide: and the parts, if there are any)
+       21-25   24-31   owed, the same of a debt made on purpose
+       26-33   32-39   far, above which an ordinary debt is of another time
+       34-41   40-47   window, above which a debt is on purpose; narrow: only if one may be made
+               48-56   parts of a ns of most, cost, window, 3 bytes each
+               57-59   how many parts a ns has, less one
+               60-67   period of a fixed window in us, 0 of a token bucket
+               68      is there if a debt on purpose may be made
+
+   Beside them low, high, now, nanos: bounds of the time to live in ms, and for tests us and ns of
+   the time; all absent (take) or empty in normal use. Expiry: SET PX with the ms until full,
+   rounded, and 2. Clock: TIME of the server.
 
    On the wire the take of the quick start (5 a minute, burst 10) is this, in one write; each word
    and each argument ends with CR LF, and bytes that are no text are shown in hex:
@@ -868,15 +877,14 @@ enum {
     "  return redis.pcall('SET', key, state, 'PX', format('%.0f', ttl))\n"                         \
     "end\n"
 /* Is an ordinary debt, full in a ns, of another time? In a fixed window it may reach to a window
- * beyond the end of the one that now + step is in; far is then two numbers, step and window. */
+ * beyond the end of the one that now + far is in. */
 #  define RATELIMIT_PRIV_LUA_FAR                                                                   \
-    "local function is_far(a, period, far)\n"                                                      \
+    "local function is_far(a, period, far, window)\n"                                              \
     "  if period == 0 then\n"                                                                      \
-    "    return a > far + 0\n"                                                                     \
+    "    return a > far\n"                                                                         \
     "  end\n"                                                                                      \
-    "  local step, window = string.match(far, '(%d+) (%d+)')\n"                                    \
-    "  local us = now + floor((nanos + step) / 1000)\n"                                            \
-    "  return a - step - (period - us % period) * 1000 + (nanos + step) % 1000 > window + 0\n"     \
+    "  local us = now + floor((nanos + far) / 1000)\n"                                             \
+    "  return a - far - (period - us % period) * 1000 + (nanos + far) % 1000 > window\n"           \
     "end\n"
 #  define RATELIMIT_PRIV_LUA_PURGE                                                                 \
     "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))\n"
@@ -972,43 +980,44 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "return reply\n",
     /* ask: takes, peeks, reserves and charges of one or more keys, all or none, any limit.
        KEYS   the keys, none twice, one slot
-       ARGV   low, high, now, nanos (may be empty); then for each key tag, owed, most, cost (0: not
-              written), far, window; if there is a fraction or a window among them also parts of
-              most, of cost, of window, parts of a ns, and the window's period in us, 0 for a token
-              bucket
-       reply  the time until full of each before, ns; or {now, ns, parts, ns, parts, ...} if there
-              is a fraction or a window; or {'', now, state, ...} */
+       ARGV   low, high, now, nanos (may be empty); then terms for each key (a cost of 0 is not
+              written), all of them wide if there is a fraction or a window among them
+       reply  the time until full of each before, ns; or {now, ns, parts, ns, parts, ...} if they
+              are wide; or {'', now, state, ...} */
     RATELIMIT_PRIV_LUA_BOUNDS RATELIMIT_PRIV_LUA_FAR
-    "local keys = #KEYS\n"
-    "local wide = #ARGV > 4 + 6 * keys\n"
-    "local state, reply, new, part, mine = {}, {}, {}, {}, {}\n"
+    "local wide, state, reply, new, left = #ARGV[5] > 42, {}, {}, {}, {}\n"
     "local rare, refused = false, false\n"
-    "local j = 5\n"
     "if wide then\n"
     "  reply[1] = now\n"
     "end\n"
-    "for i = 1, keys do\n"
-    "  local v = redis.call('GET', KEYS[i])\n"
-    "  local most, window, a, f = ARGV[j + 2] + 0, tonumber(ARGV[j + 5]), 0, 0\n"
-    "  local parts, period, to_end = 1, 0, 0\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  local v, terms, a, f = redis.call('GET', key), ARGV[4 + i], 0, 0\n"
+    "  local most, cost, tag, owed, far, window = unpack(wide and '<ddc8c8dd' or '<ddc5c5d', terms)\n"
+    "  local owes, spare, some, part, parts, period, to_end = #terms > 34, 0, 0, 0, 1, 0, 0\n"
     "  if wide then\n"
-    "    parts, period = ARGV[j + 9] + 0, ARGV[j + 10] + 0\n"
+    "    owes, spare, some, part, parts, period = #terms > 68, unpack('<I3I3I3I3d', terms, 49)\n"
+    "    parts = parts + 1\n"
+    "    if parts == 1 then\n"
+    "      tag, owed = unpack('<c5', tag), unpack('<c5', owed)\n"
+    "    end\n"
     "    if period > 0 then\n"
     "      to_end = (period - now % period) * 1000 - nanos\n"
     "    end\n"
+    "  elseif owes then\n"
+    "    window = unpack('<d', terms, 35)\n"
     "  end\n"
     "  state[i] = v\n"
     "  if v then\n"
-    "    local last, ahead, tag = now, 0, ''\n"
+    "    local last, ahead, of = now, 0, ''\n"
     "    if parts == 1 then\n"
-    "      last, ahead, tag = unpack('<ddc5', v)\n"
+    "      last, ahead, of = unpack('<ddc5', v)\n"
     "    elseif #v >= 27 then\n"
-    "      last, ahead, tag, f = unpack('<ddc8I3', v)\n"
+    "      last, ahead, of, f = unpack('<ddc8I3', v)\n"
     "    end\n"
     "    a = ahead - (now - last) * 1000 - nanos\n"
-    "    if tag == ARGV[j] then\n"
-    "      rare = rare or ((window or a - to_end > most) and is_far(a, period, ARGV[j + 4]))\n"
-    "    elseif tag ~= ARGV[j + 1] or last > now then\n"
+    "    if of == tag then\n"
+    "      rare = rare or ((owes or a - to_end > most) and is_far(a, period, far, window))\n"
+    "    elseif of ~= owed or last > now then\n"
     "      rare = true\n"
     "    end\n"
     "    if a < 0 then\n"
@@ -1018,36 +1027,35 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  if wide then\n"
     "    reply[2 * i] = floor(a)\n"
     "    reply[2 * i + 1] = f\n"
-    "    a = a - to_end\n"
-    "    if a < 0 then\n"
-    "      a, f = 0, 0\n"
-    "    end\n"
-    "    if a > most or (a == most and f > ARGV[j + 6] + 0) then\n"
-    "      refused = true\n"
-    "    end\n"
-    "    a, f = a + ARGV[j + 3], f + ARGV[j + 7]\n"
-    "    if f >= parts then\n"
-    "      a, f = a + 1, f - parts\n"
-    "    end\n"
-    "    part[i] = f\n"
-    "    if window and (a > window or (a == window and f > ARGV[j + 8] + 0)) then\n"
-    "      mine[i] = 1\n"
-    "    end\n"
-    "    new[i] = a + to_end\n"
-    "    j = j + 11\n"
     "  else\n"
     "    reply[i] = floor(a)\n"
-    "    if a > most then\n"
-    "      refused = true\n"
+    "  end\n"
+    "  a = a - to_end\n"
+    "  if a < 0 then\n"
+    "    a, f = 0, 0\n"
+    "  end\n"
+    "  if a > most or (a == most and f > spare) then\n"
+    "    refused = true\n"
+    "  end\n"
+    "  a, f = a + cost, f + some\n"
+    "  if f >= parts then\n"
+    "    a, f = a + 1, f - parts\n"
+    "  end\n"
+    "  if owes and (a > window or (a == window and f > part)) then\n"
+    "    tag = owed\n"
+    "  end\n"
+    "  if cost > 0 or some > 0 then\n"
+    "    left[i] = a + to_end\n"
+    "    if parts == 1 then\n"
+    "      new[i] = pack('<ddc5', now, left[i] + nanos, tag)\n"
+    "    else\n"
+    "      new[i] = pack('<ddc8I3', now, left[i] + nanos, tag, f)\n"
     "    end\n"
-    "    new[i] = a + ARGV[j + 3]\n"
-    "    mine[i] = window and new[i] > window and 1\n"
-    "    j = j + 6\n"
     "  end\n"
     "end\n"
     "if rare then\n"
     "  reply = {'', now}\n"
-    "  for i = 1, keys do\n"
+    "  for i = 1, #KEYS do\n"
     "    reply[i + 2] = state[i] or ''\n"
     "  end\n"
     "  return reply\n"
@@ -1055,51 +1063,44 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "if refused then\n"
     "  return reply\n"
     "end\n"
-    "j = 5\n"
-    "for i = 1, keys do\n"
-    "  if ARGV[j + 3] ~= '0' or (wide and ARGV[j + 7] ~= '0') then\n"
-    "    local ahead, tag, state = new[i] + nanos, ARGV[j + (mine[i] or 0)], nil\n"
-    "    if wide and ARGV[j + 9] ~= '1' then\n"
-    "      state = pack('<ddc8I3', now, ahead, tag, part[i])\n"
-    "    else\n"
-    "      state = pack('<ddc5', now, ahead, tag)\n"
-    "    end\n"
-    "    local said = put(KEYS[i], state, new[i])\n"
-    "    if said.err then\n"
-    "      return said\n"
-    "    end\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  local said = new[i] and put(key, new[i], left[i])\n"
+    "  if said and said.err then\n"
+    "    return said\n"
     "  end\n"
-    "  j = j + (wide and 11 or 6)\n"
     "end\n"
     "return reply\n",
     /* give: refund, cancel, take_up_to and block of one key.
        KEYS   the key
-       ARGV   low, high, now, nanos (may be empty); tag; owed; far; parts of a ns; the window's
-              period in us, 0 for a token bucket; a block's tag; what to do; then spans as ns and
-              parts: the window; 'back': the debt above which nothing is given back, the cost;
+       ARGV   low, high, now, nanos (may be empty); wide terms; a block's tag; what to do; then
+              spans as ns and parts: 'back': the debt above which nothing is given back, the cost;
               'up_to': the cost of all, then that of one or, with a fraction, of 2^k from the most
               down to one; 'block': how long, the debt above which no token is there, how long the
               state is kept after the block
        reply  {ns until full, parts, now} before; block: {ns until its end, 0, now}; or {state, now}
        A block is not shorter than the time until a token is there, nor than one before it. */
     RATELIMIT_PRIV_LUA_BOUNDS RATELIMIT_PRIV_LUA_FAR
-    "local v = redis.call('GET', KEYS[1])\n"
-    "local a, f, parts, period, to_end, was = 0, 0, ARGV[8] + 0, ARGV[9] + 0, 0, false\n"
-    "local what, window, part, left = ARGV[11], ARGV[12] + 0, ARGV[13] + 0, 0\n"
+    "local v, terms, what = redis.call('GET', KEYS[1]), ARGV[5], ARGV[7]\n"
+    "local a, f, to_end, was, left = 0, 0, 0, false, 0\n"
+    "local _, _, tag, owed, far, window = unpack('<ddc8c8dd', terms)\n"
+    "local _, _, part, parts, period = unpack('<I3I3I3I3d', terms, 49)\n"
+    "parts = parts + 1\n"
+    "if parts == 1 then\n"
+    "  tag, owed = unpack('<c5', tag), unpack('<c5', owed)\n"
+    "end\n"
     "if period > 0 then\n"
     "  to_end = (period - now % period) * 1000 - nanos\n"
     "end\n"
     "if v then\n"
-    "  local last, ahead, tag = unpack('<ddc5', v)\n"
+    "  local last, ahead, of = unpack('<ddc5', v)\n"
     "  if parts > 1 and #v >= 27 then\n"
-    "    last, ahead, tag, f = unpack('<ddc8I3', v)\n"
+    "    last, ahead, of, f = unpack('<ddc8I3', v)\n"
     "  end\n"
     "  a = ahead - (now - last) * 1000 - nanos\n"
-    "  was = tag == ARGV[6]\n"
-    "  if what == 'block' and tag == ARGV[10] and last <= now and a > 0 then\n"
+    "  was = of == owed\n"
+    "  if what == 'block' and of == ARGV[6] and last <= now and a > 0 then\n"
     "    a, f, left = 0, 0, a\n"
-    "  elseif not (tag == ARGV[5] and not is_far(a, period, ARGV[7]) or\n"
-    "      was and last <= now) then\n"
+    "  elseif not (of == tag and not is_far(a, period, far, window) or was and last <= now) then\n"
     "    return {v, now}\n"
     "  elseif a < 0 then\n"
     "    a, f = 0, 0\n"
@@ -1118,28 +1119,27 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "end\n"
     "local b, g = a, f\n"
     "if what == 'block' then\n"
-    "  local over, some = minus(a, f, ARGV[16] + 0, ARGV[17] + 0)\n"
+    "  local over, some = minus(a, f, ARGV[10] + 0, ARGV[11] + 0)\n"
     "  over = over + (some > 0 and 1 or 0)\n"
     "  if over > 0 and period > 0 then\n"
     "    over = to_end + floor((over - 1) / (period * 1000)) * period * 1000\n"
     "  end\n"
-    "  left = math.max(left, over, ARGV[14] + 0)\n"
-    "  local said = put(KEYS[1], pack('<ddc5', now, left + nanos, ARGV[10]), left + ARGV[18])\n"
+    "  left = math.max(left, over, ARGV[8] + 0)\n"
+    "  local said = put(KEYS[1], pack('<ddc5', now, left + nanos, ARGV[6]), left + ARGV[12])\n"
     "  return said.err and said or {floor(left), 0, now}\n"
     "elseif what == 'back' then\n"
-    "  local cost, of = ARGV[16] + 0, ARGV[17] + 0\n"
-    "  local later, some = minus(a, f, ARGV[14] + 0, ARGV[15] + 0)\n"
+    "  local later, some = minus(a, f, ARGV[8] + 0, ARGV[9] + 0)\n"
     "  if later < 0 or (later == 0 and some == 0) then\n"
-    "    b, g = minus(a, f, cost, of)\n"
+    "    b, g = minus(a, f, ARGV[10] + 0, ARGV[11] + 0)\n"
     "  end\n"
     "  if b < 0 then\n"
     "    b, g = 0, 0\n"
     "  end\n"
     "else\n"
     "  local room, spare = minus(window, part, a, f)\n"
-    "  for j = 14, #ARGV, 2 do\n"
+    "  for j = 8, #ARGV, 2 do\n"
     "    local span, of = ARGV[j] + 0, ARGV[j + 1] + 0\n"
-    "    if j > 14 and parts == 1 and room > span then\n"
+    "    if j > 8 and parts == 1 and room > span then\n"
     "      span = room - room % span\n"
     "    end\n"
     "    if span < room or (span == room and of <= spare) then\n"
@@ -1148,7 +1148,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "      if g >= parts then\n"
     "        b, g = b + 1, g - parts\n"
     "      end\n"
-    "      if j == 14 then\n"
+    "      if j == 8 then\n"
     "        break\n"
     "      end\n"
     "    end\n"
@@ -1161,9 +1161,9 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "  redis.call('DEL', KEYS[1])\n"
     "  return reply\n"
     "end\n"
-    "local tag, ahead, said = ARGV[5], b + to_end, nil\n"
+    "local ahead, said = b + to_end, nil\n"
     "if was and (b > window or (b == window and g > part)) then\n"
-    "  tag = ARGV[6]\n"
+    "  tag = owed\n"
     "end\n"
     "if parts == 1 then\n"
     "  said = put(KEYS[1], pack('<ddc5', now, ahead + nanos, tag), ahead)\n"
@@ -1257,22 +1257,23 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "return reply\n",
     /* plain: a semaphore that only counts.
        KEYS   the counter
-       ARGV   most, or -1 to release; time to live in ms
-       reply  how many are out after this; -1: none was free, or none was out
+       ARGV   most, or 0 to release; time to live in ms
+       reply  1; 0: none was free, or none was out
        Expiry: ARGV[2] after the last acquire. Clock: Redis' own. */
     RATELIMIT_PRIV_LUA_COUNTER
-    "if ARGV[1] == '-1' then\n"
-    "  if used <= 1 then\n"
+    "if ARGV[1] == '0' then\n"
+    "  if used > 1 then\n"
+    "    redis.call('DECR', KEYS[1])\n"
+    "  else\n"
     "    redis.call('DEL', KEYS[1])\n"
-    "    return math.floor(used) - 1\n"
     "  end\n"
-    "  return redis.call('DECR', KEYS[1])\n"
+    "  return used >= 1 and 1 or 0\n"
     "end\n"
     "if used - ARGV[1] >= 0 then\n"
-    "  return -1\n"
+    "  return 0\n"
     "end\n"
     "redis.call('SET', KEYS[1], string.format('%.0f', used + 1), 'PX', ARGV[2])\n"
-    "return math.floor(used) + 1\n",
+    "return 1\n",
     /* permit: one more of a semaphore whose permits expire; or the same once more, for one who did
        not hear the first answer.
        KEYS   a sorted set: ids, by the us at which they expire
@@ -1354,6 +1355,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
 /* ---- >>implementation: structures ------------------------------------------------------------ */
 
 struct ratelimit_priv_redis_call;
+struct ratelimit_priv_redis_batch;
 struct ratelimit_priv_redis_engine;
 
 typedef struct ratelimit_priv_redis_list {
@@ -1363,7 +1365,6 @@ typedef struct ratelimit_priv_redis_list {
 /* How far a connection has come. */
 typedef enum ratelimit_priv_redis_state {
     RATELIMIT_PRIV_REDIS_DEAD,
-    RATELIMIT_PRIV_REDIS_WANTED, /* there is none yet: the pool is empty */
     RATELIMIT_PRIV_REDIS_NEW,
     RATELIMIT_PRIV_REDIS_DIALING,
     RATELIMIT_PRIV_REDIS_LOGIN, /* TLS, then the replies to the login */
@@ -1372,7 +1373,6 @@ typedef enum ratelimit_priv_redis_state {
 
 typedef struct ratelimit_priv_redis_conn {
     struct ratelimit_priv_redis_conn *next; /* in the list of its engine, or of its node */
-    struct ratelimit_priv_redis_conn *next_dead;
     struct ratelimit_priv_redis_engine
         *engine; /* that uses it; NULL: it is in a list of its node */
     struct ratelimit_priv_redis_node *node;
@@ -1414,7 +1414,7 @@ typedef struct ratelimit_priv_redis_node {
     bool struck;                            /* a call got no answer since it last answered one */
     uint64_t heard_ns, down_until;          /* ratelimit_clock_ns */
     uint64_t refuses_until; /* it said that the cluster is down; until then believed */
-    char why[174];          /* it failed; with " (left alone for a while)" not longer than error */
+    char why[256];          /* what to say while it is left alone */
 } ratelimit_priv_redis_node;
 
 struct ratelimit_redis {
@@ -1423,8 +1423,7 @@ struct ratelimit_redis {
     ratelimit_priv_redis_conn *dropped; /* to be closed when the lock is let go */
     pid_t pid;
     ratelimit_priv_redis_node *nodes;  /* first those of the options */
-    ratelimit_priv_redis_node *master; /* with sentinels */
-    ratelimit_priv_redis_node **slots; /* cluster: the master of each of 16384 slots */
+    ratelimit_priv_redis_node **slots; /* the master of each: see >>implementation: map */
     bool mapped, mapping;
     bool apart;      /* keys may not be in one command: the server, or who is between, said so */
     uint64_t map_at; /* ratelimit_clock_ns, when the map was last asked for */
@@ -1432,23 +1431,13 @@ struct ratelimit_redis {
     char error[256];
     ratelimit_redis_counts counts; /* without the lock; last_success_ms: ratelimit_clock_ns */
     /* Not changed after open. */
-    char *unix_path, *user, *password, *prefix, *client_name;
-    char *master_name, *sentinel_user, *sentinel_password;
+    ratelimit_redis_options o; /* with the defaults that are not 0; its texts are in `texts` */
+    char *texts;
     size_t prefix_len;
-    int database;
-    uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns, ttl_min_ms, ttl_max_ms;
-    uint32_t pool_size, wait_replicas;
-    bool cluster, one_key, all_in_turn;
-    bool (*credentials)(void *self, bool refused, ratelimit_redis_login *login);
-    void *credentials_self;
-    void (*translate)(void *self, ratelimit_redis_address *address);
-    void *translate_self;
+    uint64_t connect_timeout_ns, timeout_ns, cool_down_ns, max_idle_ns;
 #  if defined(RATELIMIT_REDIS_TLS)
     SSL_CTX *tls;
-    char *tls_name;
 #  endif
-    ratelimit_clock clock;
-    void *clock_self;
     char sha[RATELIMIT_PRIV_REDIS_SCRIPTS][41];
 };
 
@@ -1474,7 +1463,7 @@ typedef struct ratelimit_priv_redis_call {
     /* Takes a reply that is no error. False: build and send again. */
     bool (*answer)(struct ratelimit_priv_redis_call *call, const redisReply *reply);
     ratelimit_redis *r;
-    void *self, *job; /* job: asynchronous, what it is a part of */
+    struct ratelimit_priv_redis_batch *batch; /* it is a part of; NULL: of none */
     struct ratelimit_priv_redis_call *next;
     ratelimit_priv_redis_list *list; /* it is in */
     ratelimit_priv_redis_conn *conn; /* it waits for, or was sent on */
@@ -1504,16 +1493,16 @@ typedef struct ratelimit_priv_redis_call {
  * engine. */
 typedef struct ratelimit_priv_redis_engine {
     ratelimit_redis *r;
-    ratelimit_priv_redis_conn *conns, *dead; /* in use; to be freed */
-    uint32_t count;                          /* of conns that have a socket */
+    ratelimit_priv_redis_conn *conns; /* in use, or dead and to be freed */
+    uint32_t count;                   /* of those that are not dead */
     ratelimit_priv_redis_list resting;
-    uint64_t rest_ns;  /* none of those that rest may try again earlier */
-    uint64_t deadline; /* of a thread's calls */
-    size_t left;       /* calls that are not done, but for map */
-    bool succeeded;    /* one of them was answered */
+    ratelimit_priv_redis_list wanting; /* a connection, while all of the pool are in use */
+    uint64_t rest_ns;                  /* none of those that rest may try again earlier */
+    uint64_t start_ns, deadline;       /* of a thread's calls */
+    size_t left;                       /* calls that are not done, but for map */
+    bool succeeded;                    /* one of them was answered */
     ratelimit_priv_redis_call map;
     uint32_t map_tries;
-    void (*settled)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_call *call);
     bool (*watch)(struct ratelimit_priv_redis_engine *e, ratelimit_priv_redis_conn *conn);
 } ratelimit_priv_redis_engine;
 
@@ -1553,8 +1542,8 @@ ratelimit_priv_redis_say(ratelimit_redis *r, const char *format, ...)
 static void ratelimit_priv_redis_at(const ratelimit_redis *r, const ratelimit_priv_redis_node *node,
                                     const char *why, char *text, size_t text_bytes)
 {
-    int len = r->unix_path
-                  ? snprintf(text, text_bytes, "%s: %s", r->unix_path, why)
+    int len = r->o.unix_path
+                  ? snprintf(text, text_bytes, "%s: %s", r->o.unix_path, why)
                   : snprintf(text, text_bytes, "%.80s:%d: %s", node->host, node->port, why);
     if (len < 0)
         text[0] = 0;
@@ -1678,6 +1667,13 @@ RATELIMIT_API const char *ratelimit_redis_error(ratelimit_redis *r, char *buf, s
     return buf;
 }
 
+/* The lowest `digits` digits of value in hex, without a NUL. */
+static void ratelimit_priv_redis_hex(char *at, uint64_t value, int digits)
+{
+    for (; digits; value >>= 4)
+        at[--digits] = "0123456789abcdef"[value & 15];
+}
+
 /* SHA-1 of a script, in hex: the name by which EVALSHA knows it. */
 static void ratelimit_priv_redis_sha1_block(uint32_t *h, const unsigned char *p)
 {
@@ -1715,7 +1711,6 @@ static void ratelimit_priv_redis_sha1_block(uint32_t *h, const unsigned char *p)
 
 static void ratelimit_priv_redis_sha1(const char *text, char *hex)
 {
-    static const char digits[] = "0123456789abcdef";
     uint32_t h[5] = {UINT32_C(0x67452301), UINT32_C(0xEFCDAB89), UINT32_C(0x98BADCFE),
                      UINT32_C(0x10325476), UINT32_C(0xC3D2E1F0)};
     size_t len = strlen(text), at = 0, i;
@@ -1731,8 +1726,8 @@ static void ratelimit_priv_redis_sha1(const char *text, char *hex)
     ratelimit_priv_redis_sha1_block(h, tail);
     if (at == 128)
         ratelimit_priv_redis_sha1_block(h, tail + 64);
-    for (i = 0; i < 40; i++)
-        hex[i] = digits[h[i / 8] >> (28 - 4 * (i % 8)) & 15];
+    for (i = 0; i < 5; i++)
+        ratelimit_priv_redis_hex(hex + 8 * i, h[i], 8);
     hex[40] = 0;
 }
 
@@ -1832,6 +1827,17 @@ static void ratelimit_priv_redis_put_u64(ratelimit_priv_redis_conn *conn, uint64
     ratelimit_priv_redis_put_arg(conn, text, ratelimit_priv_redis_digits(text, value));
 }
 
+/* A command of count words, which are texts. */
+static void ratelimit_priv_redis_put_words(ratelimit_priv_redis_conn *conn, int count, ...)
+{
+    va_list words;
+    va_start(words, count);
+    ratelimit_priv_redis_put_size(conn, '*', (size_t)count);
+    while (count--)
+        ratelimit_priv_redis_put_text(conn, va_arg(words, const char *));
+    va_end(words);
+}
+
 /* A name in Redis, without the prefix: head, key, tail. See >>implementation: scripts. */
 typedef struct ratelimit_priv_redis_name {
     const char *key;
@@ -1860,13 +1866,11 @@ static void ratelimit_priv_redis_name_of(ratelimit_priv_redis_name *name, char k
 static void ratelimit_priv_redis_name_bucket(ratelimit_priv_redis_name *name,
                                              const ratelimit_request *req)
 {
-    static const char digits[] = "0123456789abcdef";
-    int i;
     ratelimit_priv_redis_name_of(name, 'b', req->key, req->key_len);
     if (!name->tail_len)
         name->tail[name->tail_len++] = ':';
-    for (i = 28; i >= 0; i -= 4)
-        name->tail[name->tail_len++] = digits[req->limit->scope >> i & 15];
+    ratelimit_priv_redis_hex(name->tail + 1, req->limit->scope, 8);
+    name->tail_len = 9;
 }
 
 static void ratelimit_priv_redis_put_name(const ratelimit_redis *r, ratelimit_priv_redis_conn *conn,
@@ -1874,7 +1878,7 @@ static void ratelimit_priv_redis_put_name(const ratelimit_redis *r, ratelimit_pr
 {
     ratelimit_priv_redis_put_size(conn, '$',
                                   r->prefix_len + name->head_len + name->key_len + name->tail_len);
-    ratelimit_priv_redis_put(conn, r->prefix, r->prefix_len);
+    ratelimit_priv_redis_put(conn, r->o.prefix, r->prefix_len);
     ratelimit_priv_redis_put(conn, name->head, name->head_len);
     ratelimit_priv_redis_put(conn, name->key, name->key_len);
     ratelimit_priv_redis_put(conn, name->tail, name->tail_len);
@@ -1964,7 +1968,7 @@ static bool ratelimit_priv_redis_tls_begin(const ratelimit_redis *r,
     SSL_set_bio(tls->ssl, tls->in, tls->out);
     SSL_set_connect_state(tls->ssl);
     SSL_set_mode(tls->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    return ratelimit_priv_redis_tls_expect(tls->ssl, r->tls_name ? r->tls_name : host, host);
+    return ratelimit_priv_redis_tls_expect(tls->ssl, r->o.tls_name ? r->o.tls_name : host, host);
 }
 
 /* Did OpenSSL only run out of what came? */
@@ -2190,12 +2194,10 @@ enum {
 static void ratelimit_priv_redis_put_auth(ratelimit_priv_redis_conn *conn, const char *user,
                                           const char *password)
 {
-    bool named = user && *user;
-    ratelimit_priv_redis_put_size(conn, '*', named ? 3 : 2);
-    ratelimit_priv_redis_put_text(conn, "AUTH");
-    if (named)
-        ratelimit_priv_redis_put_text(conn, user);
-    ratelimit_priv_redis_put_text(conn, password);
+    if (user && *user)
+        ratelimit_priv_redis_put_words(conn, 3, "AUTH", user, password);
+    else
+        ratelimit_priv_redis_put_words(conn, 2, "AUTH", password);
     conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_AUTH;
 }
 
@@ -2203,36 +2205,33 @@ static void ratelimit_priv_redis_put_auth(ratelimit_priv_redis_conn *conn, const
 static bool ratelimit_priv_redis_put_login(const ratelimit_redis *r,
                                            ratelimit_priv_redis_conn *conn)
 {
-    bool sentinel = r->master_name && conn->node->seed;
+    bool sentinel = r->o.master_name && conn->node->seed;
     ratelimit_redis_login login;
+    char database[12];
     if (sentinel) {
-        if (r->sentinel_password)
-            ratelimit_priv_redis_put_auth(conn, r->sentinel_user, r->sentinel_password);
-    } else if (r->credentials) {
+        if (r->o.sentinel_password)
+            ratelimit_priv_redis_put_auth(conn, r->o.sentinel_user, r->o.sentinel_password);
+    } else if (r->o.credentials) {
         memset(&login, 0, sizeof login);
-        if (!r->credentials(r->credentials_self, conn->again, &login))
+        if (!r->o.credentials(r->o.credentials_self, conn->again, &login))
             return false;
         login.user[sizeof login.user - 1] = login.password[sizeof login.password - 1] = 0;
         ratelimit_priv_redis_put_auth(conn, login.user, login.password);
         memset(&login, 0, sizeof login);
-    } else if (r->password) {
-        ratelimit_priv_redis_put_auth(conn, r->user, r->password);
+    } else if (r->o.password) {
+        ratelimit_priv_redis_put_auth(conn, r->o.user, r->o.password);
     }
-    if (r->database && !sentinel) {
-        ratelimit_priv_redis_put_size(conn, '*', 2);
-        ratelimit_priv_redis_put_text(conn, "SELECT");
-        ratelimit_priv_redis_put_u64(conn, (uint64_t)r->database);
+    if (r->o.database && !sentinel) {
+        (void)snprintf(database, sizeof database, "%d", r->o.database);
+        ratelimit_priv_redis_put_words(conn, 2, "SELECT", database);
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_SELECT;
     }
-    if (r->client_name) {
-        ratelimit_priv_redis_put_size(conn, '*', 3);
-        ratelimit_priv_redis_put_text(conn, "CLIENT");
-        ratelimit_priv_redis_put_text(conn, "SETNAME");
-        ratelimit_priv_redis_put_text(conn, r->client_name);
+    if (r->o.client_name) {
+        ratelimit_priv_redis_put_words(conn, 3, "CLIENT", "SETNAME", r->o.client_name);
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_NAME;
     }
-    if (r->master_name && !sentinel) {
-        ratelimit_priv_redis_put(conn, "*1\r\n$4\r\nROLE\r\n", 14);
+    if (r->o.master_name && !sentinel) {
+        ratelimit_priv_redis_put_words(conn, 1, "ROLE");
         conn->login |= RATELIMIT_PRIV_REDIS_LOGIN_ROLE;
     }
     return true;
@@ -2253,7 +2252,7 @@ static const char *ratelimit_priv_redis_login_reply(const ratelimit_redis *r,
         return ratelimit_priv_redis_no_master;
     if (reply->type != REDIS_REPLY_ERROR || step >= RATELIMIT_PRIV_REDIS_LOGIN_NAME || conn->redo)
         return NULL;
-    conn->redo = r->credentials && !conn->again && !(r->master_name && conn->node->seed) &&
+    conn->redo = r->o.credentials && !conn->again && !(r->o.master_name && conn->node->seed) &&
                  ratelimit_priv_redis_fault_of(reply->str, &text) == RATELIMIT_PRIV_REDIS_STRANGER;
     if (conn->redo)
         return NULL;
@@ -2380,8 +2379,7 @@ static void ratelimit_priv_redis_down(ratelimit_redis *r, ratelimit_priv_redis_n
     node->down = true;
     node->down_until = ratelimit_clock_ns() + r->cool_down_ns -
                        ratelimit_priv_redis_chance(&r->mix, r->cool_down_ns / 2 + 1);
-    if (why != node->why)
-        (void)snprintf(node->why, sizeof node->why, "%s", why);
+    (void)snprintf(node->why, sizeof node->why, "%.200s (left alone for a while)", why);
     ratelimit_priv_redis_drop(r, &node->idle);
     pthread_cond_broadcast(&r->freed); /* nobody need wait for it */
 }
@@ -2412,7 +2410,15 @@ static bool ratelimit_priv_redis_is_down(const ratelimit_priv_redis_node *node)
     return node->down && (node->probing || ratelimit_clock_ns() < node->down_until);
 }
 
-/* ---- >>implementation: map ------------------------------------------------------------------- */
+/* ---- >>implementation: map ---------------------------------------------------------------------
+
+   Which node serves a key: `slots` has the master of each slot of a cluster. Everything else has one
+   slot, 0. With sentinels its master changes; without, it is the server of the options for good. */
+
+static size_t ratelimit_priv_redis_slots(const ratelimit_redis *r)
+{
+    return r->o.cluster ? RATELIMIT_PRIV_REDIS_SLOTS : 1;
+}
 
 /* The node at host:port, made if there is none; NULL if there is no memory. One that left the
  * cluster and has no connections gives its place. Locked. */
@@ -2452,19 +2458,20 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_node_at(ratelimit_redis *
     return node;
 }
 
-/* The same for an address that a server told, which may be another one from here. Locked. */
-static ratelimit_priv_redis_node *
-ratelimit_priv_redis_node_told(ratelimit_redis *r, const char *host, size_t host_len, int port)
+/* The address that a server told, which may be another one from here. The user's function is called
+ * without any lock. False: no address is so long. */
+static bool ratelimit_priv_redis_told(const ratelimit_redis *r, const char *host, size_t host_len,
+                                      long long port, ratelimit_redis_address *address)
 {
-    ratelimit_redis_address address;
-    if (!r->translate || host_len >= sizeof address.host)
-        return ratelimit_priv_redis_node_at(r, host, host_len, port);
-    memset(&address, 0, sizeof address);
-    memcpy(address.host, host, host_len);
-    address.port = port;
-    r->translate(r->translate_self, &address);
-    address.host[sizeof address.host - 1] = 0;
-    return ratelimit_priv_redis_node_at(r, address.host, strlen(address.host), address.port);
+    if (host_len >= sizeof address->host)
+        return false;
+    memset(address, 0, sizeof *address);
+    memcpy(address->host, host, host_len);
+    address->port = (int)port;
+    if (r->o.translate)
+        r->o.translate(r->o.translate_self, address);
+    address->host[sizeof address->host - 1] = 0;
+    return true;
 }
 
 static uint32_t ratelimit_priv_redis_crc(uint32_t crc, char c)
@@ -2485,7 +2492,7 @@ static uint32_t ratelimit_priv_redis_slot(const ratelimit_redis *r,
     size_t len[4], at = 0, i, j;
     uint32_t all = 0, tag = 0;
     enum { BEFORE, IN, AFTER } where = BEFORE;
-    part[0] = r->prefix, len[0] = r->prefix_len;
+    part[0] = r->o.prefix, len[0] = r->prefix_len;
     part[1] = name->head, len[1] = name->head_len;
     part[2] = name->key, len[2] = name->key_len;
     part[3] = name->tail, len[3] = name->tail_len;
@@ -2527,45 +2534,43 @@ static const char *ratelimit_priv_redis_host(const redisReply *master, const cha
     return NULL;
 }
 
-/* One line of CLUSTER SLOTS: {from, to, master, replicas...}; locked. */
-static void ratelimit_priv_redis_map_line(ratelimit_redis *r, const redisReply *line,
-                                          const char *asked)
+/* Slots, and where their master is. */
+typedef struct ratelimit_priv_redis_range {
+    long long from, to;
+    ratelimit_redis_address master;
+} ratelimit_priv_redis_range;
+
+static bool ratelimit_priv_redis_is(const redisReply *reply, size_t i, int type)
 {
-    const redisReply *master;
-    ratelimit_priv_redis_node *node = NULL;
-    const char *host;
-    long long slot, last;
-    if (line->type != REDIS_REPLY_ARRAY || line->elements < 3 ||
-        line->element[0]->type != REDIS_REPLY_INTEGER ||
-        line->element[1]->type != REDIS_REPLY_INTEGER)
-        return;
-    master = line->element[2];
-    if (master->type != REDIS_REPLY_ARRAY || master->elements < 2 ||
-        master->element[1]->type != REDIS_REPLY_INTEGER)
-        return;
-    host = ratelimit_priv_redis_host(master, asked);
-    if (host)
-        node =
-            ratelimit_priv_redis_node_told(r, host, strlen(host), (int)master->element[1]->integer);
-    if (!node)
-        return;
-    node->known = true;
-    slot = line->element[0]->integer < 0 ? 0 : line->element[0]->integer;
-    last = line->element[1]->integer;
-    for (; slot <= last && slot < RATELIMIT_PRIV_REDIS_SLOTS; slot++)
-        r->slots[slot] = node;
+    return reply->type == REDIS_REPLY_ARRAY && i < reply->elements &&
+           reply->element[i]->type == type;
 }
 
-/* What a sentinel says: {host, port}; locked. */
-static void ratelimit_priv_redis_map_master(ratelimit_redis *r, const redisReply *reply)
+/* One line of CLUSTER SLOTS, {from, to, master, replicas...}, or what a sentinel says, {host, port}.
+ * False: it makes no sense. */
+static bool ratelimit_priv_redis_range_of(const ratelimit_redis *r, const redisReply *line,
+                                          const char *asked, ratelimit_priv_redis_range *range)
 {
-    const redisReply *host = reply->element[0],
-                     *port = reply->elements > 1 ? reply->element[1] : host;
-    if (host->type != REDIS_REPLY_STRING || port->type != REDIS_REPLY_STRING)
-        return;
-    r->master = ratelimit_priv_redis_node_told(r, host->str, (size_t)host->len, atoi(port->str));
-    if (r->master)
-        r->master->known = true;
+    const redisReply *master;
+    const char *host;
+    range->from = range->to = 0;
+    if (!r->o.cluster)
+        return ratelimit_priv_redis_is(line, 0, REDIS_REPLY_STRING) &&
+               ratelimit_priv_redis_is(line, 1, REDIS_REPLY_STRING) &&
+               ratelimit_priv_redis_told(r, line->element[0]->str, (size_t)line->element[0]->len,
+                                         atoi(line->element[1]->str), &range->master);
+    if (!ratelimit_priv_redis_is(line, 0, REDIS_REPLY_INTEGER) ||
+        !ratelimit_priv_redis_is(line, 1, REDIS_REPLY_INTEGER) ||
+        !ratelimit_priv_redis_is(line, 2, REDIS_REPLY_ARRAY))
+        return false;
+    range->from = line->element[0]->integer < 0 ? 0 : line->element[0]->integer;
+    range->to = line->element[1]->integer;
+    master = line->element[2];
+    if (!ratelimit_priv_redis_is(master, 1, REDIS_REPLY_INTEGER))
+        return false;
+    host = ratelimit_priv_redis_host(master, asked);
+    return host && ratelimit_priv_redis_told(r, host, strlen(host), master->element[1]->integer,
+                                             &range->master);
 }
 
 /* Takes over a whole map. Nodes that are no longer in it lose their connections. False: it names
@@ -2573,26 +2578,34 @@ static void ratelimit_priv_redis_map_master(ratelimit_redis *r, const redisReply
 static bool ratelimit_priv_redis_map_all(ratelimit_redis *r, const redisReply *reply,
                                          const char *asked)
 {
+    size_t i, count = 0, lines = r->o.cluster ? reply->elements : 1;
+    ratelimit_priv_redis_range *range = (ratelimit_priv_redis_range *)malloc(lines * sizeof *range);
     ratelimit_priv_redis_node *node;
     bool good = false;
-    size_t i;
+    for (i = 0; range && i < lines; i++)
+        count += ratelimit_priv_redis_range_of(r, r->o.cluster ? reply->element[i] : reply, asked,
+                                               &range[count]);
     pthread_mutex_lock(&r->lock);
     for (node = r->nodes; node; node = node->next)
         node->known = false;
-    if (r->cluster)
-        memset(r->slots, 0, RATELIMIT_PRIV_REDIS_SLOTS * sizeof *r->slots);
+    memset(r->slots, 0, ratelimit_priv_redis_slots(r) * sizeof *r->slots);
     r->mapped = false; /* meanwhile no node gives its place */
-    for (i = 0; r->cluster && i < reply->elements; i++)
-        ratelimit_priv_redis_map_line(r, reply->element[i], asked);
-    if (r->master_name)
-        ratelimit_priv_redis_map_master(r, reply);
-    for (node = r->nodes; node; node = node->next) {
-        good = good || node->known;
+    for (i = 0; i < count; i++) {
+        const ratelimit_redis_address *at = &range[i].master;
+        long long slot = range[i].from;
+        node = ratelimit_priv_redis_node_at(r, at->host, strlen(at->host), at->port);
+        if (!node)
+            continue;
+        good = node->known = true;
+        for (; slot <= range[i].to && slot < RATELIMIT_PRIV_REDIS_SLOTS; slot++)
+            r->slots[slot] = node;
+    }
+    for (node = r->nodes; node; node = node->next)
         if (!node->known && !node->seed)
             ratelimit_priv_redis_drop(r, &node->idle);
-    }
     r->mapped = good;
     ratelimit_priv_redis_unlock(r);
+    free(range);
     return good;
 }
 
@@ -2602,19 +2615,21 @@ static ratelimit_priv_redis_node *
 ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
                             const ratelimit_priv_redis_node *asked, bool moved)
 {
-    ratelimit_priv_redis_node *node = NULL;
+    ratelimit_priv_redis_node *node;
+    ratelimit_redis_address address;
     const char *slot_at = strchr(error, ' '), *host, *colon;
     unsigned long slot = slot_at ? strtoul(slot_at, NULL, 10) : ULONG_MAX;
     host = slot_at ? strchr(slot_at + 1, ' ') : NULL;
     colon = host ? strrchr(host, ':') : NULL;
-    if (!colon || slot >= RATELIMIT_PRIV_REDIS_SLOTS)
+    if (!colon || slot >= RATELIMIT_PRIV_REDIS_SLOTS || *++host == '?')
         return NULL;
-    host++;
+    if (!(colon == host ? ratelimit_priv_redis_told(r, asked->host, strlen(asked->host),
+                                                    atoi(colon + 1), &address)
+                        : ratelimit_priv_redis_told(r, host, (size_t)(colon - host),
+                                                    atoi(colon + 1), &address)))
+        return NULL;
     pthread_mutex_lock(&r->lock);
-    if (colon == host)
-        node = ratelimit_priv_redis_node_told(r, asked->host, strlen(asked->host), atoi(colon + 1));
-    else if (*host != '?')
-        node = ratelimit_priv_redis_node_told(r, host, (size_t)(colon - host), atoi(colon + 1));
+    node = ratelimit_priv_redis_node_at(r, address.host, strlen(address.host), address.port);
     if (node && moved) {
         r->slots[slot] = node;
         node->known = true;
@@ -2643,6 +2658,7 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
                                           ratelimit_priv_redis_call *call);
 static bool ratelimit_priv_redis_want_map(ratelimit_priv_redis_engine *e);
 static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e);
+static void ratelimit_priv_redis_batch_settled(ratelimit_priv_redis_call *call);
 
 static void ratelimit_priv_redis_push(ratelimit_priv_redis_list *list,
                                       ratelimit_priv_redis_call *call)
@@ -2656,18 +2672,32 @@ static void ratelimit_priv_redis_push(ratelimit_priv_redis_list *list,
     list->last = call;
 }
 
+/* Takes the first call out of list; NULL if there is none. */
+static ratelimit_priv_redis_call *ratelimit_priv_redis_pop(ratelimit_priv_redis_list *list)
+{
+    ratelimit_priv_redis_call *call = list->first;
+    if (!call)
+        return NULL;
+    list->first = call->next;
+    if (!list->first)
+        list->last = NULL;
+    call->list = NULL;
+    call->next = NULL;
+    return call;
+}
+
 /* Takes call out of its list, where it is mostly the first. */
 static void ratelimit_priv_redis_pull(ratelimit_priv_redis_call *call)
 {
     ratelimit_priv_redis_list *list = call->list;
-    ratelimit_priv_redis_call *at = NULL;
+    ratelimit_priv_redis_call *at;
     if (list->first == call) {
-        list->first = call->next;
-    } else {
-        for (at = list->first; at->next != call;)
-            at = at->next;
-        at->next = call->next;
+        (void)ratelimit_priv_redis_pop(list);
+        return;
     }
+    for (at = list->first; at->next != call;)
+        at = at->next;
+    at->next = call->next;
     if (list->last == call)
         list->last = at;
     call->list = NULL;
@@ -2695,8 +2725,8 @@ static void ratelimit_priv_redis_settle(ratelimit_priv_redis_engine *e,
     else
         e->succeeded = true;
     e->left--;
-    if (e->settled)
-        e->settled(e, call);
+    if (call->batch)
+        ratelimit_priv_redis_batch_settled(call);
 }
 
 static void ratelimit_priv_redis_fail(ratelimit_priv_redis_engine *e,
@@ -2711,11 +2741,11 @@ static void ratelimit_priv_redis_fail(ratelimit_priv_redis_engine *e,
 /* Why call took so long. */
 static const char *ratelimit_priv_redis_held_up(const ratelimit_priv_redis_call *call)
 {
-    return call->cool         ? ": the cluster is down"
-           : call->pause      ? ": others changed the key each time it was tried"
-           : call->readonly   ? ": the server is a replica and takes no writes"
-           : call->r->cluster ? ": the slot is being moved"
-                              : "";
+    return call->cool           ? ": the cluster is down"
+           : call->pause        ? ": others changed the key each time it was tried"
+           : call->readonly     ? ": the server is a replica and takes no writes"
+           : call->r->o.cluster ? ": the slot is being moved"
+                                : "";
 }
 
 /* Its time is over. */
@@ -2769,7 +2799,7 @@ static bool ratelimit_priv_redis_hop(ratelimit_priv_redis_engine *e,
 
 static bool ratelimit_priv_redis_has_map(const ratelimit_redis *r)
 {
-    return r->cluster || r->master_name;
+    return r->o.cluster || r->o.master_name;
 }
 
 /* ---- connections ---- */
@@ -2788,36 +2818,15 @@ typedef enum ratelimit_priv_redis_blame {
     RATELIMIT_PRIV_REDIS_NODE   /* the same, and once is enough */
 } ratelimit_priv_redis_blame;
 
-/* Takes conn out of its engine's list. Its `next` stays, for who is walking that list. */
-static void ratelimit_priv_redis_leave_engine(ratelimit_priv_redis_conn *conn)
-{
-    ratelimit_priv_redis_conn **at = &conn->engine->conns;
-    while (*at != conn)
-        at = &(*at)->next;
-    *at = conn->next;
-    conn->engine->count -= conn->state > RATELIMIT_PRIV_REDIS_WANTED;
-}
-
-/* Closes conn; what is on it must have been taken off. */
+/* Closes conn; what is on it must have been taken off. It is freed by tidy. */
 static void ratelimit_priv_redis_bury(ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_engine *e = conn->engine;
-    ratelimit_priv_redis_leave_engine(conn);
     conn->state = RATELIMIT_PRIV_REDIS_DEAD;
+    conn->retired = true;
+    conn->engine->count--;
     if (conn->fd >= 0)
         (void)ratelimit_priv_redis_watch(conn);
     ratelimit_priv_redis_hang_up(conn);
-    conn->next_dead = e->dead;
-    e->dead = conn;
-}
-
-static void ratelimit_priv_redis_free_dead(ratelimit_priv_redis_engine *e)
-{
-    while (e->dead) {
-        ratelimit_priv_redis_conn *conn = e->dead;
-        e->dead = conn->next_dead;
-        ratelimit_priv_redis_free_conn(conn);
-    }
 }
 
 /* Ends conn, which has not answered since since_ns. */
@@ -2830,7 +2839,7 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
     bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
     ratelimit_priv_redis_list sent = conn->sent, waiting = conn->waiting, others = {NULL, NULL};
     ratelimit_priv_redis_call *call;
-    char text[sizeof node->why];
+    char text[200];
     ratelimit_priv_redis_bury(conn);
     ratelimit_priv_redis_at(r, node, why, text, sizeof text);
     pthread_mutex_lock(&r->lock);
@@ -2843,9 +2852,7 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
     pthread_cond_broadcast(&r->freed);
     ratelimit_priv_redis_unlock(r);
     conn->sent.first = conn->sent.last = conn->waiting.first = conn->waiting.last = NULL;
-    while ((call = sent.first) != NULL) {
-        sent.first = call->next;
-        call->list = NULL;
+    while ((call = ratelimit_priv_redis_pop(&sent)) != NULL) {
         if (call->at_byte < conn->gone)
             ratelimit_priv_redis_fail(e, call,
                                       why == ratelimit_priv_redis_no_answer
@@ -2854,14 +2861,11 @@ static void ratelimit_priv_redis_lose(ratelimit_priv_redis_conn *conn, const cha
         else
             ratelimit_priv_redis_push(&others, call);
     }
-    while ((call = waiting.first) != NULL) {
-        waiting.first = call->next;
+    while ((call = ratelimit_priv_redis_pop(&waiting)) != NULL)
         ratelimit_priv_redis_push(&others, call);
-    }
     if (blame)
         (void)ratelimit_priv_redis_want_map(e);
-    while ((call = others.first) != NULL) {
-        ratelimit_priv_redis_pull(call);
+    while ((call = ratelimit_priv_redis_pop(&others)) != NULL) {
         call->asking = false;
         if (!ready && (!ratelimit_priv_redis_has_map(r) || call->any))
             ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
@@ -2937,10 +2941,10 @@ static void ratelimit_priv_redis_dial(ratelimit_priv_redis_conn *conn)
         ratelimit_priv_redis_lose(conn, "out of memory", RATELIMIT_PRIV_REDIS_NOBODY, 0);
         return;
     }
-    if (r->unix_path) {
+    if (r->o.unix_path) {
         memset(&local, 0, sizeof local);
         local.sun_family = AF_UNIX;
-        memcpy(local.sun_path, r->unix_path, strlen(r->unix_path));
+        memcpy(local.sun_path, r->o.unix_path, strlen(r->o.unix_path));
         error = ratelimit_priv_redis_connect(conn, AF_UNIX, (const struct sockaddr *)(void *)&local,
                                              sizeof local);
         if (error || !ratelimit_priv_redis_watch(conn))
@@ -2961,11 +2965,10 @@ static void ratelimit_priv_redis_dial(ratelimit_priv_redis_conn *conn)
     ratelimit_priv_redis_dial_next(conn, 0);
 }
 
-/* A connection of e to node, in the list of e; NULL if there is no memory. */
+/* Puts conn, or if it is NULL a new one to node, in the list of e; NULL if there is no memory. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_join(ratelimit_priv_redis_engine *e,
                                                             ratelimit_priv_redis_node *node,
-                                                            ratelimit_priv_redis_conn *conn,
-                                                            ratelimit_priv_redis_state state)
+                                                            ratelimit_priv_redis_conn *conn)
 {
     if (!conn) {
         conn = (ratelimit_priv_redis_conn *)calloc(1, sizeof *conn);
@@ -2973,46 +2976,53 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_join(ratelimit_priv_redis
             return NULL;
         conn->node = node;
         conn->fd = -1;
-        conn->state = state;
+        conn->state = RATELIMIT_PRIV_REDIS_NEW;
         conn->since_ns = conn->heard_ns = ratelimit_clock_ns();
     }
     conn->engine = e;
     conn->next = e->conns;
     e->conns = conn;
-    e->count += conn->state > RATELIMIT_PRIV_REDIS_WANTED;
+    e->count++;
     return conn;
 }
 
-/* A connection to node from the pool, or a new one, or one that is wanted, if all are in use; NULL
- * if there is no memory. */
+/* May no connection to node be made, or gone on with? Locked. */
+static bool ratelimit_priv_redis_full(const ratelimit_redis *r,
+                                      const ratelimit_priv_redis_node *node)
+{
+    return (!node->half && node->open >= r->o.pool_size) ||
+           node->making >= RATELIMIT_PRIV_REDIS_MAKING;
+}
+
+/* A connection to node from the pool, or a new one. NULL: all are in use, or *no_memory. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_redis_engine *e,
-                                                                ratelimit_priv_redis_node *node)
+                                                                ratelimit_priv_redis_node *node,
+                                                                bool *no_memory)
 {
     ratelimit_redis *r = e->r;
     ratelimit_priv_redis_conn *conn;
     uint64_t now = ratelimit_clock_ns();
     if (e->count >= RATELIMIT_PRIV_REDIS_AT_ONCE && !e->watch)
-        return ratelimit_priv_redis_join(e, node, NULL, RATELIMIT_PRIV_REDIS_WANTED);
+        return NULL;
     pthread_mutex_lock(&r->lock);
     while ((conn = node->idle) != NULL) {
-        if (now - conn->heard_ns > r->max_idle_ns) {
+        if (conn->heard_ns + r->max_idle_ns < now) {   /* it may have been heard after `now` */
             ratelimit_priv_redis_drop(r, &node->idle); /* the others are older */
             break;
         }
         node->idle = conn->next;
         ratelimit_priv_redis_unlock(r);
         if (ratelimit_priv_redis_quiet(conn->fd))
-            return ratelimit_priv_redis_join(e, node, conn, conn->state);
+            return ratelimit_priv_redis_join(e, node, conn);
         ratelimit_priv_redis_free_conn(conn);
         pthread_mutex_lock(&r->lock);
         node->open--;
     }
     if (node->half && now >= node->half->end) /* nobody went on with it in time */
         ratelimit_priv_redis_drop(r, &node->half);
-    if ((!node->half && node->open >= r->pool_size) ||
-        node->making >= RATELIMIT_PRIV_REDIS_MAKING) {
+    if (ratelimit_priv_redis_full(r, node)) {
         ratelimit_priv_redis_unlock(r);
-        return ratelimit_priv_redis_join(e, node, NULL, RATELIMIT_PRIV_REDIS_WANTED);
+        return NULL;
     }
     conn = node->half;
     if (conn)
@@ -3021,9 +3031,10 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_r
         node->open++;
     node->making++;
     ratelimit_priv_redis_unlock(r);
-    conn = ratelimit_priv_redis_join(e, node, conn, RATELIMIT_PRIV_REDIS_NEW);
+    conn = ratelimit_priv_redis_join(e, node, conn);
     if (conn)
         return conn;
+    *no_memory = true;
     pthread_mutex_lock(&r->lock);
     node->open--;
     node->making--;
@@ -3033,7 +3044,8 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_checkout(ratelimit_priv_r
 
 /* e's connection to node, else as above. */
 static ratelimit_priv_redis_conn *ratelimit_priv_redis_conn_to(ratelimit_priv_redis_engine *e,
-                                                               ratelimit_priv_redis_node *node)
+                                                               ratelimit_priv_redis_node *node,
+                                                               bool *no_memory)
 {
     ratelimit_priv_redis_conn *conn;
     for (conn = e->conns; conn; conn = conn->next) {
@@ -3045,46 +3057,52 @@ static ratelimit_priv_redis_conn *ratelimit_priv_redis_conn_to(ratelimit_priv_re
         ratelimit_priv_redis_lose(conn, "idle for too long", RATELIMIT_PRIV_REDIS_NOBODY, 0);
         break;
     }
-    return ratelimit_priv_redis_checkout(e, node);
+    if (e->wanting.first && e->wanting.first->node == node) /* behind those before it */
+        return NULL;
+    return ratelimit_priv_redis_checkout(e, node, no_memory);
 }
 
-/* Gives back the connections of e that nobody needs any more: to the idle ones, to the half made
- * ones, or they are closed. */
-static void ratelimit_priv_redis_give_back(ratelimit_priv_redis_engine *e)
+/* Gives conn, which is in no list, back to its node: to the idle ones, to the half made ones, or it
+ * is closed. */
+static void ratelimit_priv_redis_give_back(ratelimit_redis *r, ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_redis *r = e->r;
-    ratelimit_priv_redis_conn *conn, *next;
-    for (conn = e->conns; conn; conn = next) {
-        ratelimit_priv_redis_node *node = conn->node;
-        bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
-        uint64_t now;
-        next = conn->next;
-        if (conn->waiting.first || conn->sent.first)
-            continue;
-        if (conn->state == RATELIMIT_PRIV_REDIS_WANTED) {
-            ratelimit_priv_redis_bury(conn);
+    ratelimit_priv_redis_node *node = conn->node;
+    bool ready = conn->state == RATELIMIT_PRIV_REDIS_READY;
+    ratelimit_priv_redis_conn **list = ready ? &node->idle : &node->half;
+    uint64_t now = ratelimit_clock_ns();
+    conn->engine = NULL;
+    pthread_mutex_lock(&r->lock);
+    node->making -= !ready;
+    if (ready ? node->down || conn->retired : now >= conn->end) {
+        node->open--;
+        list = &r->dropped;
+    }
+    conn->heard_ns = now;
+    conn->next = *list;
+    *list = conn;
+    if (ratelimit_priv_redis_has_map(r)) /* who is woken may wait for another node */
+        pthread_cond_broadcast(&r->freed);
+    else
+        pthread_cond_signal(&r->freed);
+    ratelimit_priv_redis_unlock(r);
+}
+
+/* Frees connections of e that ended. A thread gives back those that it does not need any more. */
+static void ratelimit_priv_redis_tidy(ratelimit_priv_redis_engine *e)
+{
+    ratelimit_priv_redis_conn **at = &e->conns, *conn;
+    while ((conn = *at) != NULL) {
+        bool dead = conn->state == RATELIMIT_PRIV_REDIS_DEAD;
+        if (!dead && (e->watch || conn->waiting.first || conn->sent.first)) {
+            at = &conn->next;
             continue;
         }
-        ratelimit_priv_redis_leave_engine(conn);
-        now = ratelimit_clock_ns();
-        pthread_mutex_lock(&r->lock);
-        node->making -= !ready;
-        if (ready ? !node->down && !conn->retired : now < conn->end) {
-            ratelimit_priv_redis_conn **list = ready ? &node->idle : &node->half;
-            conn->heard_ns = now;
-            conn->engine = NULL;
-            conn->next = *list;
-            *list = conn;
-        } else {
-            node->open--;
-            conn->next_dead = e->dead;
-            e->dead = conn;
-        }
-        if (ratelimit_priv_redis_has_map(r)) /* who is woken may wait for another node */
-            pthread_cond_broadcast(&r->freed);
+        *at = conn->next;
+        e->count -= !dead;
+        if (dead)
+            ratelimit_priv_redis_free_conn(conn);
         else
-            pthread_cond_signal(&r->freed);
-        ratelimit_priv_redis_unlock(r);
+            ratelimit_priv_redis_give_back(e->r, conn);
     }
 }
 
@@ -3095,7 +3113,7 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_any(ratelimit_redis *r)
 {
     ratelimit_priv_redis_node *node, *found = NULL;
     for (node = r->nodes; node; node = node->next)
-        if ((node->seed || (r->cluster && node->known)) && !ratelimit_priv_redis_is_down(node) &&
+        if ((node->seed || (r->o.cluster && node->known)) && !ratelimit_priv_redis_is_down(node) &&
             (!found || node->asked < found->asked))
             found = node;
     if (found)
@@ -3107,27 +3125,22 @@ static ratelimit_priv_redis_node *ratelimit_priv_redis_any(ratelimit_redis *r)
 static ratelimit_priv_redis_node *ratelimit_priv_redis_pick(ratelimit_priv_redis_call *call)
 {
     ratelimit_redis *r = call->r;
+    ratelimit_priv_redis_node *node;
     if (call->any)
         return ratelimit_priv_redis_any(r);
     if (call->asking)
         return call->node;
-    if (!ratelimit_priv_redis_has_map(r))
-        return r->nodes;
     if (!r->mapped)
         return NULL;
-    if (r->master_name)
-        return r->master;
-    return r->slots[call->slot] ? r->slots[call->slot] : ratelimit_priv_redis_any(r);
+    node = r->slots[r->o.cluster ? call->slot : 0];
+    return node ? node : ratelimit_priv_redis_any(r);
 }
 
 /* call's node is not known, or down: perhaps another has its slot by now. */
 static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
                                       ratelimit_priv_redis_call *call)
 {
-    static const char left_alone[] = " (left alone for a while)";
     ratelimit_redis *r = e->r;
-    const char *why;
-    size_t len;
     bool coming = !call->any;
     if (coming && !call->looked) {
         coming = ratelimit_priv_redis_want_map(e);
@@ -3142,12 +3155,8 @@ static void ratelimit_priv_redis_look(ratelimit_priv_redis_engine *e,
         return;
     }
     pthread_mutex_lock(&r->lock);
-    why = call->node ? call->node->why : r->nodes->why;
-    len = strlen(why);
-    if ((call->node ||
-         call->any) && /* all that fail meanwhile say the same: not printed each time */
-        !(strncmp(r->error, why, len) == 0 && strcmp(r->error + len, left_alone) == 0))
-        (void)snprintf(r->error, sizeof r->error, "%s%s", why, left_alone);
+    if (call->node || call->any)
+        memcpy(r->error, (call->node ? call->node : r->nodes)->why, sizeof r->error);
     pthread_mutex_unlock(&r->lock);
     ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
 }
@@ -3160,7 +3169,7 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
     ratelimit_priv_redis_node *node;
     ratelimit_priv_redis_conn *conn = e->conns;
     uint64_t now = 0;
-    bool down, refuses = false;
+    bool down, refuses = false, no_memory = false;
     if (conn && !ratelimit_priv_redis_has_map(r) && conn->waiting.first && !conn->retired &&
         !call->probe) { /* the way of those before it */
         call->node = conn->node;
@@ -3191,8 +3200,12 @@ static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
         ratelimit_priv_redis_rest(e, call);
         return;
     }
-    conn = ratelimit_priv_redis_conn_to(e, node);
+    conn = ratelimit_priv_redis_conn_to(e, node, &no_memory);
     if (!conn) {
+        if (!no_memory) {
+            ratelimit_priv_redis_push(&e->wanting, call);
+            return;
+        }
         ratelimit_priv_redis_say(r, "out of memory");
         ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
         return;
@@ -3227,7 +3240,7 @@ static void ratelimit_priv_redis_put_next(ratelimit_priv_redis_conn *conn, uint6
     call = some[0];
     call->skip = n == 1 && call->asking;
     if (call->skip)
-        ratelimit_priv_redis_put(conn, "*1\r\n$6\r\nASKING\r\n", 16);
+        ratelimit_priv_redis_put_words(conn, 1, "ASKING");
     if (n == 1)
         call->build(call, conn);
     else
@@ -3296,7 +3309,7 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
         return;
     }
     call->asking = false;
-    if (r->cluster &&
+    if (r->o.cluster &&
         (fault == RATELIMIT_PRIV_REDIS_MOVED || fault == RATELIMIT_PRIV_REDIS_TO_ASK)) {
         call->asking = fault == RATELIMIT_PRIV_REDIS_TO_ASK;
         call->node = ratelimit_priv_redis_target(r, error, call->node, !call->asking);
@@ -3308,7 +3321,7 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
     call->cool = fault == RATELIMIT_PRIV_REDIS_LATER_COOL && !strstr(error, "slot");
     if (fault == RATELIMIT_PRIV_REDIS_READONLY) { /* a master before: its name may lead elsewhere */
         advice->renew = true;
-        later = r->master_name != NULL;
+        later = r->o.master_name != NULL;
         if (call->readonly++ == 0 && !later)
             return;
         advice->cool = later ? NULL : text;
@@ -3318,11 +3331,11 @@ static void ratelimit_priv_redis_error_reply(ratelimit_priv_redis_call *call, co
         advice->wait = true;
         return;
     }
-    if (fault == RATELIMIT_PRIV_REDIS_STRANGER && r->credentials && !call->login) {
+    if (fault == RATELIMIT_PRIV_REDIS_STRANGER && r->o.credentials && !call->login) {
         call->login = advice->renew = true;
         return;
     }
-    if (!r->cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
+    if (!r->o.cluster && fault == RATELIMIT_PRIV_REDIS_MOVED)
         text = "the server is a node of a cluster: set options.cluster";
     if (fault == RATELIMIT_PRIV_REDIS_COOL)
         advice->cool = text;
@@ -3415,7 +3428,7 @@ static const redisReply *ratelimit_priv_redis_part(const redisReply *whole, bool
 static void ratelimit_priv_redis_on_reply(ratelimit_priv_redis_conn *conn, const redisReply *reply)
 {
     ratelimit_redis *r = conn->engine->r;
-    char words[sizeof conn->node->why];
+    char words[200];
     const char *why;
     ratelimit_priv_redis_call *call = conn->sent.first;
     size_t i, n;
@@ -3594,81 +3607,65 @@ static void ratelimit_priv_redis_overdue(ratelimit_priv_redis_engine *e, uint64_
 /* Those whose rest is over try again, and those that want a connection; in their order. */
 static void ratelimit_priv_redis_retry(ratelimit_priv_redis_engine *e, uint64_t now)
 {
-    ratelimit_priv_redis_list all = e->resting;
-    ratelimit_priv_redis_conn *conn;
+    static const ratelimit_priv_redis_list none = {NULL, NULL};
+    ratelimit_priv_redis_list rested = none, wanting = e->wanting;
     ratelimit_priv_redis_call *call;
-    if (all.first && e->rest_ns <= now) {
-        e->resting.first = e->resting.last = NULL;
-        while ((call = all.first) != NULL) {
-            all.first = call->next;
-            call->list = NULL;
-            if (call->at_ns <= now) {
-                ratelimit_priv_redis_dispatch(e, call);
-                continue;
-            }
-            if (!e->resting.first || call->at_ns < e->rest_ns)
-                e->rest_ns = call->at_ns;
-            ratelimit_priv_redis_push(&e->resting, call);
-        }
+    if (e->resting.first && e->rest_ns <= now) {
+        rested = e->resting;
+        e->resting = none;
     }
-    for (conn = e->conns; conn; conn = conn->next) {
-        if (conn->state != RATELIMIT_PRIV_REDIS_WANTED)
-            continue;
-        all = conn->waiting;
-        conn->waiting.first = conn->waiting.last = NULL;
-        ratelimit_priv_redis_bury(conn);
-        while ((call = all.first) != NULL) {
-            all.first = call->next;
+    e->wanting = none;
+    while ((call = ratelimit_priv_redis_pop(&rested)) != NULL) {
+        if (call->at_ns <= now) {
             ratelimit_priv_redis_dispatch(e, call);
+            continue;
         }
+        if (!e->resting.first || call->at_ns < e->rest_ns)
+            e->rest_ns = call->at_ns;
+        ratelimit_priv_redis_push(&e->resting, call);
     }
+    while ((call = ratelimit_priv_redis_pop(&wanting)) != NULL)
+        ratelimit_priv_redis_dispatch(e, call);
 }
 
 /* A connection was not made by a call's deadline, but may be yet: then one call at a time goes on
  * with it. */
-static void ratelimit_priv_redis_unmade(ratelimit_priv_redis_engine *e,
-                                        ratelimit_priv_redis_conn *conn)
+static void ratelimit_priv_redis_unmade(ratelimit_redis *r, const ratelimit_priv_redis_conn *conn)
 {
     ratelimit_priv_redis_node *node = conn->node;
-    char text[sizeof node->why];
-    bool wanted = conn->state == RATELIMIT_PRIV_REDIS_WANTED;
-    ratelimit_priv_redis_at(e->r, node, "no connection in time", text, sizeof text);
-    pthread_mutex_lock(&e->r->lock);
-    if (wanted)
-        (void)snprintf(e->r->error, sizeof e->r->error, "all %u connections of the pool are in use",
-                       (unsigned)e->r->pool_size);
-    else
-        (void)snprintf(e->r->error, sizeof e->r->error, "%s", text);
-    if (!wanted && node->heard_ns < conn->since_ns) {
+    char text[200];
+    ratelimit_priv_redis_at(r, node, "no connection in time", text, sizeof text);
+    pthread_mutex_lock(&r->lock);
+    (void)snprintf(r->error, sizeof r->error, "%s", text);
+    if (node->heard_ns < conn->since_ns) {
         node->down = true;
         node->down_until = 0;
-        (void)snprintf(node->why, sizeof node->why, "%s", text);
+        (void)snprintf(node->why, sizeof node->why, "%s (left alone for a while)", text);
     }
-    ratelimit_priv_redis_unlock(e->r);
+    pthread_mutex_unlock(&r->lock);
 }
 
-/* Fails the calls in list whose time is over. */
+/* Fails the calls in list, of conn if there is one, whose time is over. */
 static void ratelimit_priv_redis_expire_list(ratelimit_priv_redis_engine *e,
                                              ratelimit_priv_redis_list *list,
-                                             ratelimit_priv_redis_conn *conn, uint64_t now)
+                                             const ratelimit_priv_redis_conn *conn, uint64_t now)
 {
-    ratelimit_priv_redis_call *call = list->first;
-    bool unmade = conn && conn->state != RATELIMIT_PRIV_REDIS_READY;
-    while (call) {
-        ratelimit_priv_redis_call *next = call->next;
-        if (call->deadline <= now) {
-            ratelimit_priv_redis_pull(call);
-            if (unmade) {
-                ratelimit_priv_redis_unmade(e, conn);
-                ratelimit_priv_redis_fail(e, call,
-                                          conn->state == RATELIMIT_PRIV_REDIS_WANTED
-                                              ? RATELIMIT_PRIV_REDIS_BUSY
-                                              : RATELIMIT_PRIV_REDIS_UNREACHED);
-            } else {
-                ratelimit_priv_redis_late(e, call);
-            }
+    ratelimit_priv_redis_call *call, *next;
+    for (call = list->first; call; call = next) {
+        next = call->next;
+        if (call->deadline > now)
+            continue;
+        ratelimit_priv_redis_pull(call);
+        if (list == &e->wanting) {
+            ratelimit_priv_redis_say(e->r, "all %u connections of the pool are in use",
+                                     (unsigned)e->r->o.pool_size);
+            ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_BUSY);
+        } else if (conn && conn->state != RATELIMIT_PRIV_REDIS_READY) {
+            ratelimit_priv_redis_unmade(e->r, conn);
+            ratelimit_priv_redis_fail(e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
+        } else {
+            ratelimit_priv_redis_late(e, call);
         }
-        call = next;
     }
 }
 
@@ -3681,6 +3678,7 @@ static void ratelimit_priv_redis_expire(ratelimit_priv_redis_engine *e, uint64_t
         if (conn->sent.first)
             ratelimit_priv_redis_step(conn, RATELIMIT_REDIS_READ);
     ratelimit_priv_redis_expire_list(e, &e->resting, NULL, now);
+    ratelimit_priv_redis_expire_list(e, &e->wanting, NULL, now);
     for (conn = e->conns; conn; conn = conn->next) {
         if (conn->state == RATELIMIT_PRIV_REDIS_DEAD)
             continue;
@@ -3703,27 +3701,24 @@ static void ratelimit_priv_redis_expire(ratelimit_priv_redis_engine *e, uint64_t
 static void ratelimit_priv_redis_build_map(ratelimit_priv_redis_call *call,
                                            ratelimit_priv_redis_conn *conn)
 {
-    if (call->r->cluster) {
-        ratelimit_priv_redis_put(conn, "*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n", 28);
-        return;
-    }
-    ratelimit_priv_redis_put_size(conn, '*', 3);
-    ratelimit_priv_redis_put_text(conn, "SENTINEL");
-    ratelimit_priv_redis_put_text(conn, "get-master-addr-by-name");
-    ratelimit_priv_redis_put_text(conn, call->r->master_name);
+    if (call->r->o.cluster)
+        ratelimit_priv_redis_put_words(conn, 2, "CLUSTER", "SLOTS");
+    else
+        ratelimit_priv_redis_put_words(conn, 3, "SENTINEL", "get-master-addr-by-name",
+                                       call->r->o.master_name);
 }
 
 static bool ratelimit_priv_redis_answer_map(ratelimit_priv_redis_call *call,
                                             const redisReply *reply)
 {
-    ratelimit_priv_redis_engine *e = (ratelimit_priv_redis_engine *)call->self;
+    ratelimit_priv_redis_engine *e = call->conn->engine;
     ratelimit_priv_redis_conn *conn;
     bool good = reply->type == REDIS_REPLY_ARRAY && reply->elements &&
                 ratelimit_priv_redis_map_all(e->r, reply, call->node->host);
     if (!good) {
         ratelimit_priv_redis_say_at(e->r, call->node,
-                                    e->r->cluster ? "the cluster has no slots yet"
-                                                  : "this sentinel knows no master of that name");
+                                    e->r->o.cluster ? "the cluster has no slots yet"
+                                                    : "this sentinel knows no master of that name");
         call->failed = true;
     }
     for (conn = e->conns; good && conn; conn = conn->next)
@@ -3739,7 +3734,6 @@ static void ratelimit_priv_redis_ask_map(ratelimit_priv_redis_engine *e)
     ratelimit_priv_redis_call *call = &e->map;
     memset(call, 0, sizeof *call);
     call->r = e->r;
-    call->self = e;
     call->any = true;
     call->build = ratelimit_priv_redis_build_map;
     call->answer = ratelimit_priv_redis_answer_map;
@@ -3758,7 +3752,7 @@ static bool ratelimit_priv_redis_want_map(ratelimit_priv_redis_engine *e)
     if (!e->map.done)
         return true;
     pthread_mutex_lock(&r->lock);
-    begin = !r->mapping && now - r->map_at >= (r->mapped ? 100 : 20) * RATELIMIT_MILLISECOND;
+    begin = !r->mapping && now >= r->map_at + (r->mapped ? 100 : 20) * RATELIMIT_MILLISECOND;
     if (begin) {
         r->mapping = true;
         r->map_at = now;
@@ -3782,7 +3776,7 @@ static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e)
     bool again;
     pthread_mutex_lock(&r->lock);
     for (node = r->nodes; e->map.failed && node; node = node->next)
-        others += node->seed || (r->cluster && node->known);
+        others += node->seed || (r->o.cluster && node->known);
     again = ++e->map_tries < others && e->map.node && ratelimit_clock_ns() < e->map.deadline;
     r->mapping = again;
     ratelimit_priv_redis_unlock(r);
@@ -3801,11 +3795,10 @@ static void ratelimit_priv_redis_map_done(ratelimit_priv_redis_engine *e)
 static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t until)
 {
     struct pollfd polled[RATELIMIT_PRIV_REDIS_AT_ONCE];
-    ratelimit_priv_redis_conn *of[RATELIMIT_PRIV_REDIS_AT_ONCE], *conn, *wanted = NULL;
+    ratelimit_priv_redis_conn *of[RATELIMIT_PRIV_REDIS_AT_ONCE], *conn;
     size_t n = 0, i;
     for (conn = e->conns; conn; conn = conn->next) {
         unsigned events = ratelimit_priv_redis_events(conn);
-        wanted = conn->state == RATELIMIT_PRIV_REDIS_WANTED ? conn : wanted;
         if (!events || n == RATELIMIT_PRIV_REDIS_AT_ONCE)
             continue;
         polled[n].fd = conn->fd;
@@ -3814,13 +3807,12 @@ static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t u
         polled[n].revents = 0;
         of[n++] = conn;
     }
-    if (!n && wanted) {
-        const ratelimit_priv_redis_node *node = wanted->node;
+    if (!n && e->wanting.first) {
+        const ratelimit_priv_redis_node *node = e->wanting.first->node;
         uint64_t now = ratelimit_clock_ns();
         pthread_mutex_lock(&e->r->lock);
         if (!node->idle && !ratelimit_priv_redis_is_down(node) && now < until &&
-            ((!node->half && node->open >= e->r->pool_size) ||
-             node->making >= RATELIMIT_PRIV_REDIS_MAKING))
+            ratelimit_priv_redis_full(e->r, node))
             ratelimit_priv_redis_wait(&e->r->freed, &e->r->lock, until - now);
         pthread_mutex_unlock(&e->r->lock);
         return;
@@ -3834,47 +3826,62 @@ static void ratelimit_priv_redis_poll(ratelimit_priv_redis_engine *e, uint64_t u
                            (polled[i].revents & POLLOUT ? RATELIMIT_REDIS_WRITE : 0u));
 }
 
-/* Runs calls until all are done or failed, at the latest a little after deadline. */
-static void ratelimit_priv_redis_run(ratelimit_priv_redis_call *calls, size_t count,
-                                     uint64_t deadline)
+static void ratelimit_priv_redis_engine_of(ratelimit_priv_redis_engine *e, ratelimit_redis *r,
+                                           uint64_t deadline)
 {
-    ratelimit_priv_redis_engine e;
+    memset(e, 0, sizeof *e);
+    e->r = r;
+    e->start_ns = ratelimit_clock_ns();
+    e->deadline = deadline;
+    e->map.done = true;
+}
+
+/* call begins its way, which ends at deadline. */
+static void ratelimit_priv_redis_begin(ratelimit_priv_redis_engine *e,
+                                       ratelimit_priv_redis_call *call, uint64_t deadline)
+{
+    call->deadline = deadline;
+    e->left++;
+    ratelimit_priv_redis_dispatch(e, call);
+}
+
+/* Runs e until all its calls are done or failed, at the latest a little after its deadline. */
+static void ratelimit_priv_redis_run(ratelimit_priv_redis_engine *e)
+{
     ratelimit_priv_redis_conn *conn;
-    uint64_t start = ratelimit_clock_ns();
     bool last = false;
-    size_t i;
-    memset(&e, 0, sizeof e);
-    e.r = calls->r;
-    e.deadline = deadline;
-    e.map.done = true;
-    for (i = 0; i < count; i++)
-        e.left += !calls[i].done;
-    for (i = 0; i < count; i++) {
-        calls[i].deadline = deadline;
-        if (!calls[i].done)
-            ratelimit_priv_redis_dispatch(&e, &calls[i]);
-    }
-    while (e.left || !e.map.done) {
+    while (e->left || !e->map.done) {
         uint64_t now = ratelimit_clock_ns(), due = now + 20 * RATELIMIT_MILLISECOND;
-        if (!e.left && !last && due < e.deadline) /* only the map is to come: not for long */
-            e.map.deadline = e.deadline = due;
-        last = last || !e.left;
-        for (conn = e.conns; conn; conn = conn->next)
+        if (!e->left && !last && due < e->deadline) /* only the map is to come: not for long */
+            e->map.deadline = e->deadline = due;
+        last = last || !e->left;
+        for (conn = e->conns; conn; conn = conn->next)
             if (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first)
                 (void)ratelimit_priv_redis_pump(conn);
-        due = ratelimit_priv_redis_due(&e);
-        ratelimit_priv_redis_poll(&e, due < e.deadline ? due : e.deadline);
+        due = ratelimit_priv_redis_due(e);
+        ratelimit_priv_redis_poll(e, due < e->deadline ? due : e->deadline);
         now = ratelimit_clock_ns();
-        if (now >= e.deadline)
-            ratelimit_priv_redis_expire(&e, now);
-        ratelimit_priv_redis_overdue(&e, now);
-        ratelimit_priv_redis_give_back(&e);
-        ratelimit_priv_redis_retry(&e, now);
-        ratelimit_priv_redis_free_dead(&e);
+        if (now >= e->deadline)
+            ratelimit_priv_redis_expire(e, now);
+        ratelimit_priv_redis_overdue(e, now);
+        ratelimit_priv_redis_tidy(e);
+        ratelimit_priv_redis_retry(e, now);
     }
-    ratelimit_priv_redis_give_back(&e);
-    ratelimit_priv_redis_free_dead(&e);
-    ratelimit_priv_redis_count_time(e.r, start, e.succeeded);
+    ratelimit_priv_redis_tidy(e);
+    ratelimit_priv_redis_count_time(e->r, e->start_ns, e->succeeded);
+}
+
+/* Runs calls that are no decisions. */
+static void ratelimit_priv_redis_run_calls(ratelimit_redis *r, ratelimit_priv_redis_call *calls,
+                                           size_t count)
+{
+    ratelimit_priv_redis_engine e;
+    size_t i;
+    ratelimit_priv_redis_after_fork(r);
+    ratelimit_priv_redis_engine_of(&e, r, ratelimit_priv_redis_deadline(r));
+    for (i = 0; i < count; i++)
+        ratelimit_priv_redis_begin(&e, &calls[i], e.deadline);
+    ratelimit_priv_redis_run(&e);
 }
 
 /* ---- >>implementation: states ---------------------------------------------------------------- */
@@ -3909,10 +3916,9 @@ static uint64_t ratelimit_priv_redis_get_le(const unsigned char *p, size_t bytes
     return value;
 }
 
-/* A whole number up to 2^53 as a double, and back; UINT64_MAX for what is none. */
-static void ratelimit_priv_redis_put_double(unsigned char *p, uint64_t value)
+/* A whole number up to 2^53 as the bytes of a double, and back; UINT64_MAX for what is none. */
+static void ratelimit_priv_redis_put_double(unsigned char *p, double number)
 {
-    double number = (double)value;
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
     ratelimit_priv_redis_put_le(p, bits, 8);
@@ -3979,8 +3985,8 @@ static size_t ratelimit_priv_redis_encode(const ratelimit_bucket *b, const ratel
                                     5);
         return len;
     }
-    ratelimit_priv_redis_put_double(state, now / 1000);
-    ratelimit_priv_redis_put_double(state + 8, ahead);
+    ratelimit_priv_redis_put_double(state, (double)(now / 1000));
+    ratelimit_priv_redis_put_double(state + 8, (double)(ahead));
     if (ratelimit_priv_redis_is_block(b)) {
         ratelimit_priv_redis_block_tag(state + 16);
     } else if (ratelimit_priv_redis_tag(l, b->rest, state + 16) == 8) {
@@ -4061,7 +4067,7 @@ typedef enum ratelimit_priv_redis_phase {
 } ratelimit_priv_redis_phase;
 
 typedef struct ratelimit_priv_redis_ask {
-    ratelimit_redis *r;
+    ratelimit_priv_redis_call call; /* must be first */
     ratelimit_priv_redis_entry *entry;
     size_t count, keys; /* keys: different ones, without those of settled entries */
     bool all, wide;
@@ -4074,8 +4080,8 @@ typedef struct ratelimit_priv_redis_ask {
 static uint64_t ratelimit_priv_redis_ttl(const ratelimit_redis *r, uint64_t ns)
 {
     uint64_t ms = ns / RATELIMIT_MILLISECOND + 2;
-    ms = ms < r->ttl_min_ms ? r->ttl_min_ms : ms;
-    return r->ttl_max_ms && ms > r->ttl_max_ms ? r->ttl_max_ms : ms;
+    ms = ms < r->o.ttl_min_ms ? r->o.ttl_min_ms : ms;
+    return r->o.ttl_max_ms && ms > r->o.ttl_max_ms ? r->o.ttl_max_ms : ms;
 }
 
 static bool ratelimit_priv_redis_is_take(ratelimit_op op)
@@ -4199,14 +4205,14 @@ static void ratelimit_priv_redis_put_keys(const ratelimit_priv_redis_ask *ask,
         if (e->settled || e->unique != i)
             continue;
         ratelimit_priv_redis_name_bucket(&name, e->req);
-        ratelimit_priv_redis_put_name(ask->r, conn, &name);
+        ratelimit_priv_redis_put_name(ask->call.r, conn, &name);
     }
 }
 
 static void ratelimit_priv_redis_put_now(const ratelimit_priv_redis_ask *ask,
                                          ratelimit_priv_redis_conn *conn)
 {
-    if (ask->r->clock)
+    if (ask->call.r->o.clock)
         ratelimit_priv_redis_put_u64(conn, ask->now_ns / 1000);
     else
         ratelimit_priv_redis_put_arg(conn, "", 0);
@@ -4214,24 +4220,24 @@ static void ratelimit_priv_redis_put_now(const ratelimit_priv_redis_ask *ask,
 
 static bool ratelimit_priv_redis_bounded(const ratelimit_redis *r)
 {
-    return r->clock || r->ttl_min_ms || r->ttl_max_ms;
+    return r->o.clock || r->o.ttl_min_ms || r->o.ttl_max_ms;
 }
 
 /* low, high, now, nanos */
 static void ratelimit_priv_redis_put_bounds(const ratelimit_priv_redis_ask *ask,
                                             ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_redis *r = ask->r;
+    const ratelimit_redis *r = ask->call.r;
     if (ratelimit_priv_redis_bounded(r)) {
-        ratelimit_priv_redis_put_u64(conn, r->ttl_min_ms);
-        ratelimit_priv_redis_put_u64(conn,
-                                     r->ttl_max_ms ? r->ttl_max_ms : RATELIMIT_PRIV_REDIS_EXACT);
+        ratelimit_priv_redis_put_u64(conn, r->o.ttl_min_ms);
+        ratelimit_priv_redis_put_u64(conn, r->o.ttl_max_ms ? r->o.ttl_max_ms
+                                                           : RATELIMIT_PRIV_REDIS_EXACT);
     } else {
         ratelimit_priv_redis_put_arg(conn, "", 0);
         ratelimit_priv_redis_put_arg(conn, "", 0);
     }
     ratelimit_priv_redis_put_now(ask, conn);
-    ratelimit_priv_redis_put_u64(conn, r->clock ? ask->now_ns % 1000 : 0);
+    ratelimit_priv_redis_put_u64(conn, r->o.clock ? ask->now_ns % 1000 : 0);
 }
 
 /* A time that may be too long for scripts: then so long that it makes no difference. */
@@ -4247,117 +4253,74 @@ static void ratelimit_priv_redis_put_span(ratelimit_priv_redis_conn *conn, ratel
     ratelimit_priv_redis_put_u64(conn, span.part);
 }
 
-/* tag, owed */
-static void ratelimit_priv_redis_put_tags(const ratelimit_limit *l, ratelimit_priv_redis_conn *conn)
-{
-    unsigned char tag[8];
-    ratelimit_priv_redis_put_arg(conn, tag, ratelimit_priv_redis_tag(l, l->state, tag));
-    ratelimit_priv_redis_put_arg(
-        conn, tag, ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, tag));
-}
-
-/* An ordinary debt above this was made before the clock was set back. See is_far of the scripts. */
-static uint64_t ratelimit_priv_redis_far(uint64_t window)
+/* An ordinary debt above this was made before the clock was set back: the window and step_ns. Of a
+ * fixed window only step_ns, see is_far of the scripts. */
+static uint64_t ratelimit_priv_redis_far(const ratelimit_limit *l, uint64_t window)
 {
     uint64_t step = RATELIMIT_STEP_NS, most = RATELIMIT_PRIV_REDIS_EXACT;
+    if (ratelimit_priv_redis_is_window(l))
+        return step < most / 2 ? step : most / 2;
     return step > most || window > most - step ? most : window + step;
 }
 
-static void ratelimit_priv_redis_put_far(const ratelimit_limit *l, ratelimit_priv_redis_conn *conn)
+/* What scripts need to know of e. See terms in >>implementation: scripts. only_key: a peek must not
+ * pass, or it would be written; else its cost is 0. */
+static void ratelimit_priv_redis_put_terms(const ratelimit_priv_redis_entry *e,
+                                           ratelimit_priv_redis_conn *conn, bool wide,
+                                           bool only_key)
 {
-    uint64_t window = ratelimit_priv_window(l).ns, step = RATELIMIT_STEP_NS;
-    char text[48];
-    if (!ratelimit_priv_redis_is_window(l)) {
-        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_far(window));
+    const ratelimit_limit *l = e->req->limit;
+    ratelimit_priv_span window = ratelimit_priv_window(l);
+    ratelimit_priv_span cost = e->cost;
+    bool peek = e->req->op == RATELIMIT_PEEK, owes = ratelimit_priv_redis_owes(e->req->op);
+    unsigned char terms[69], *at = terms + (wide ? 24 : 21), *far = terms + (wide ? 32 : 26);
+    if (peek)
+        cost = ratelimit_priv_span_of(0, 0);
+    memset(terms, 0, sizeof terms);
+    ratelimit_priv_redis_put_double(terms, (double)e->most.ns);
+    if (e->never || (peek && only_key))
+        ratelimit_priv_redis_put_double(terms, -1);
+    ratelimit_priv_redis_put_double(terms + 8, (double)cost.ns);
+    (void)ratelimit_priv_redis_tag(l, l->state, terms + 16);
+    (void)ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, at);
+    ratelimit_priv_redis_put_double(far, (double)ratelimit_priv_redis_far(l, window.ns));
+    ratelimit_priv_redis_put_double(far + 8, (double)window.ns);
+    if (!wide) {
+        ratelimit_priv_redis_put_arg(conn, terms, owes ? 42 : 34);
         return;
     }
-    if (step > RATELIMIT_PRIV_REDIS_EXACT / 2)
-        step = RATELIMIT_PRIV_REDIS_EXACT / 2;
-    (void)snprintf(text, sizeof text, "%.0f %.0f", (double)step, (double)window);
-    ratelimit_priv_redis_put_text(conn, text);
-}
-
-/* tag, owed, most, cost, far, window */
-static void ratelimit_priv_redis_put_take(const ratelimit_priv_redis_entry *e,
-                                          ratelimit_priv_redis_conn *conn)
-{
-    const ratelimit_limit *l = e->req->limit;
-    bool peek = e->req->op == RATELIMIT_PEEK;
-    ratelimit_priv_redis_put_tags(l, conn);
-    if (e->never)
-        ratelimit_priv_redis_put_arg(conn, "-1", 2);
-    else
-        ratelimit_priv_redis_put_u64(conn, e->most.ns);
-    ratelimit_priv_redis_put_u64(conn, peek ? 0 : e->cost.ns);
-    ratelimit_priv_redis_put_far(l, conn);
-    if (ratelimit_priv_redis_owes(e->req->op))
-        ratelimit_priv_redis_put_ns(conn, ratelimit_priv_window(l).ns);
-    else
-        ratelimit_priv_redis_put_arg(conn, "", 0);
-}
-
-/* The same as one argument. See terms in >>implementation: scripts. */
-static void ratelimit_priv_redis_put_terms(const ratelimit_priv_redis_entry *e,
-                                           ratelimit_priv_redis_conn *conn)
-{
-    const ratelimit_limit *l = e->req->limit;
-    uint64_t window = ratelimit_priv_window(l).ns;
-    bool peek = e->req->op == RATELIMIT_PEEK, owes = ratelimit_priv_redis_owes(e->req->op);
-    unsigned char terms[42];
-    ratelimit_priv_redis_put_double(terms, e->most.ns);
-    if (e->never || peek) {
-        static const double none = -1;
-        uint64_t bits;
-        memcpy(&bits, &none, sizeof bits);
-        ratelimit_priv_redis_put_le(terms, bits, 8);
-    }
-    ratelimit_priv_redis_put_double(terms + 8, e->cost.ns);
-    (void)ratelimit_priv_redis_tag(l, l->state, terms + 16);
-    (void)ratelimit_priv_redis_tag(l, l->state | RATELIMIT_PRIV_ON_PURPOSE, terms + 21);
-    ratelimit_priv_redis_put_double(terms + 26, ratelimit_priv_redis_far(window));
-    ratelimit_priv_redis_put_double(terms + 34, window);
-    ratelimit_priv_redis_put_arg(conn, terms, owes ? 42 : 34);
+    ratelimit_priv_redis_put_le(terms + 48, e->most.part, 3);
+    ratelimit_priv_redis_put_le(terms + 51, cost.part, 3);
+    ratelimit_priv_redis_put_le(terms + 54, window.part, 3);
+    ratelimit_priv_redis_put_le(terms + 57, l->parts - 1, 3);
+    if (ratelimit_priv_redis_is_window(l))
+        ratelimit_priv_redis_put_double(terms + 60, (double)(l->per_ns / 1000));
+    ratelimit_priv_redis_put_arg(conn, terms, owes ? 69 : 68);
 }
 
 static void ratelimit_priv_redis_build_take(const ratelimit_priv_redis_ask *ask,
-                                            const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
-    bool bounded = ratelimit_priv_redis_bounded(ask->r);
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1, bounded ? 5 : 1);
+    bool bounded = ratelimit_priv_redis_bounded(ask->call.r);
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_TAKE, 1,
+                                    bounded ? 5 : 1);
     ratelimit_priv_redis_put_keys(ask, conn);
-    ratelimit_priv_redis_put_terms(ask->entry, conn);
+    ratelimit_priv_redis_put_terms(ask->entry, conn, false, true);
     if (bounded)
         ratelimit_priv_redis_put_bounds(ask, conn);
 }
 
-static uint64_t ratelimit_priv_redis_period(const ratelimit_limit *l)
-{
-    return ratelimit_priv_redis_is_window(l) ? l->per_ns / 1000 : 0;
-}
-
 static void ratelimit_priv_redis_build_ask(const ratelimit_priv_redis_ask *ask,
-                                           const ratelimit_priv_redis_call *call,
                                            ratelimit_priv_redis_conn *conn)
 {
     size_t i;
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_ASK, ask->keys,
-                                    4 + ask->keys * (ask->wide ? 11 : 6));
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_ASK, ask->keys,
+                                    4 + ask->keys);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
-    for (i = 0; i < ask->count; i++) {
-        const ratelimit_priv_redis_entry *e = &ask->entry[i];
-        if (e->settled)
-            continue;
-        ratelimit_priv_redis_put_take(e, conn);
-        if (!ask->wide)
-            continue;
-        ratelimit_priv_redis_put_u64(conn, e->most.part);
-        ratelimit_priv_redis_put_u64(conn, e->req->op == RATELIMIT_PEEK ? 0 : e->cost.part);
-        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_window(e->req->limit).part);
-        ratelimit_priv_redis_put_u64(conn, e->req->limit->parts);
-        ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_period(e->req->limit));
-    }
+    for (i = 0; i < ask->count; i++)
+        if (!ask->entry[i].settled)
+            ratelimit_priv_redis_put_terms(&ask->entry[i], conn, ask->wide, false);
 }
 
 /* The cost of one token or, with a fraction, the costs of 2^k tokens, from the most that is within
@@ -4423,39 +4386,32 @@ static void ratelimit_priv_redis_put_spans(const ratelimit_priv_redis_entry *e,
 }
 
 static void ratelimit_priv_redis_build_give(const ratelimit_priv_redis_ask *ask,
-                                            const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     const ratelimit_priv_redis_entry *e = ask->entry;
-    const ratelimit_limit *l = e->req->limit;
     ratelimit_op op = e->req->op;
     unsigned char tag[5];
     size_t spans = op == RATELIMIT_TAKE_UP_TO ? 2 + 2 * ratelimit_priv_redis_powers(e, NULL)
                    : op == RATELIMIT_BLOCK    ? 5
                                               : 4;
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, 13 + spans);
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_GIVE, 1, 7 + spans);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_bounds(ask, conn);
-    ratelimit_priv_redis_put_tags(l, conn);
-    ratelimit_priv_redis_put_far(l, conn);
-    ratelimit_priv_redis_put_u64(conn, l->parts);
-    ratelimit_priv_redis_put_u64(conn, ratelimit_priv_redis_period(l));
+    ratelimit_priv_redis_put_terms(e, conn, true, false);
     ratelimit_priv_redis_block_tag(tag);
     ratelimit_priv_redis_put_arg(conn, tag, sizeof tag);
     ratelimit_priv_redis_put_text(conn, op == RATELIMIT_TAKE_UP_TO ? "up_to"
                                         : op == RATELIMIT_BLOCK    ? "block"
                                                                    : "back");
-    ratelimit_priv_redis_put_span(conn, ratelimit_priv_window(l));
     ratelimit_priv_redis_put_spans(e, conn);
 }
 
 static void ratelimit_priv_redis_build_swap(const ratelimit_priv_redis_ask *ask,
-                                            const ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     bool store = ask->phase == RATELIMIT_PRIV_REDIS_STORE;
     size_t i;
-    ratelimit_priv_redis_put_script(call, conn, RATELIMIT_PRIV_REDIS_SWAP, ask->keys,
+    ratelimit_priv_redis_put_script(&ask->call, conn, RATELIMIT_PRIV_REDIS_SWAP, ask->keys,
                                     store ? 1 + 3 * ask->keys : 1);
     ratelimit_priv_redis_put_keys(ask, conn);
     ratelimit_priv_redis_put_now(ask, conn);
@@ -4472,19 +4428,19 @@ static void ratelimit_priv_redis_build_swap(const ratelimit_priv_redis_ask *ask,
 static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
                                        ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self;
+    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)(const void *)call;
     if (ask->phase == RATELIMIT_PRIV_REDIS_DEL) {
         ratelimit_priv_redis_put_size(conn, '*', 2);
         ratelimit_priv_redis_put_text(conn, "DEL");
         ratelimit_priv_redis_put_keys(ask, conn);
     } else if (ask->phase != RATELIMIT_PRIV_REDIS_FAST) {
-        ratelimit_priv_redis_build_swap(ask, call, conn);
+        ratelimit_priv_redis_build_swap(ask, conn);
     } else if (ask->script == RATELIMIT_PRIV_REDIS_TAKE) {
-        ratelimit_priv_redis_build_take(ask, call, conn);
+        ratelimit_priv_redis_build_take(ask, conn);
     } else if (ask->script == RATELIMIT_PRIV_REDIS_ASK) {
-        ratelimit_priv_redis_build_ask(ask, call, conn);
+        ratelimit_priv_redis_build_ask(ask, conn);
     } else {
-        ratelimit_priv_redis_build_give(ask, call, conn);
+        ratelimit_priv_redis_build_give(ask, conn);
     }
 }
 
@@ -4493,14 +4449,15 @@ static void ratelimit_priv_redis_build(ratelimit_priv_redis_call *call,
 static bool ratelimit_priv_redis_merges(const ratelimit_priv_redis_call *call,
                                         const ratelimit_priv_redis_call *first_or_null)
 {
-    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)call->self, *first;
-    if (call->r->cluster || call->r->one_key || call->r->apart || call->apart ||
+    const ratelimit_priv_redis_ask *ask = (const ratelimit_priv_redis_ask *)(const void *)call,
+                                   *first;
+    if (call->r->o.cluster || call->r->o.one_key || call->r->apart || call->apart ||
         call->build != ratelimit_priv_redis_build || ask->phase != RATELIMIT_PRIV_REDIS_FAST ||
         ask->script != RATELIMIT_PRIV_REDIS_TAKE)
         return false;
     if (!first_or_null)
         return true;
-    first = (const ratelimit_priv_redis_ask *)first_or_null->self;
+    first = (const ratelimit_priv_redis_ask *)(const void *)first_or_null;
     return call->eval == first_or_null->eval && ask->now_ns == first->now_ns;
 }
 
@@ -4518,21 +4475,23 @@ static bool ratelimit_priv_redis_alike(const ratelimit_priv_redis_entry *a,
 static void ratelimit_priv_redis_build_many(ratelimit_priv_redis_call *const *calls, size_t count,
                                             ratelimit_priv_redis_conn *conn)
 {
-    const ratelimit_priv_redis_ask *first = (const ratelimit_priv_redis_ask *)calls[0]->self;
+    const ratelimit_priv_redis_ask *first =
+        (const ratelimit_priv_redis_ask *)(const void *)calls[0];
     const ratelimit_priv_redis_ask *ask;
     size_t i, told = 1;
     for (i = 1; i < count && told == 1; i++) {
-        ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
+        ask = (const ratelimit_priv_redis_ask *)(const void *)calls[i];
         if (!ratelimit_priv_redis_alike(first->entry, ask->entry))
             told = count;
     }
     ratelimit_priv_redis_put_script(calls[0], conn, RATELIMIT_PRIV_REDIS_MANY, count, 4 + told);
     for (i = 0; i < count; i++)
-        ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)calls[i]->self, conn);
+        ratelimit_priv_redis_put_keys((const ratelimit_priv_redis_ask *)(const void *)calls[i],
+                                      conn);
     ratelimit_priv_redis_put_bounds(first, conn);
     for (i = 0; i < told; i++) {
-        ask = (const ratelimit_priv_redis_ask *)calls[i]->self;
-        ratelimit_priv_redis_put_terms(ask->entry, conn);
+        ask = (const ratelimit_priv_redis_ask *)(const void *)calls[i];
+        ratelimit_priv_redis_put_terms(ask->entry, conn, false, true);
     }
 }
 
@@ -4643,8 +4602,8 @@ static const ratelimit_limit *ratelimit_priv_redis_saved_under(const ratelimit_p
 static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, const redisReply *reply,
                                            size_t first, const redisReply *time)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
-    uint64_t now = ask->r->clock ? ask->now_ns : (uint64_t)time->integer * 1000;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
+    uint64_t now = ask->call.r->o.clock ? ask->now_ns : (uint64_t)time->integer * 1000;
     size_t i, j = first;
     if (++ask->tries > RATELIMIT_PRIV_REDIS_TRIES)
         return ratelimit_priv_redis_give_up(call, "others changed the key each time it was tried");
@@ -4677,7 +4636,7 @@ static bool ratelimit_priv_redis_on_states(ratelimit_priv_redis_call *call, cons
             memcpy(e->put, e->old, e->old_len);
             e->put_len = e->old_len;
         }
-        e->ttl_ms = ratelimit_priv_redis_ttl(ask->r, ratelimit_priv_left(&e->after, now));
+        e->ttl_ms = ratelimit_priv_redis_ttl(ask->call.r, ratelimit_priv_left(&e->after, now));
     }
     ask->phase = RATELIMIT_PRIV_REDIS_STORE;
     return false;
@@ -4713,7 +4672,7 @@ static void ratelimit_priv_redis_found(ratelimit_priv_redis_entry *e, uint64_t n
 /* After a script decided: makes the answers, and checks that what they store is what it stored. */
 static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint64_t now)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
     bool changed = ratelimit_priv_redis_reply(ask, now), stored = true;
     size_t i;
     for (i = 0; i < ask->count; i++) {
@@ -4732,16 +4691,16 @@ static bool ratelimit_priv_redis_on_debts(ratelimit_priv_redis_call *call, uint6
 /* The debts in an answer of ask or give. */
 static bool ratelimit_priv_redis_on_fast(ratelimit_priv_redis_call *call, const redisReply *reply)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
     bool give = ask->script == RATELIMIT_PRIV_REDIS_GIVE, wide = give || ask->wide;
     size_t i, j = wide && !give, stride = wide ? 2 : 1;
-    uint64_t now = ask->r->clock ? ask->now_ns : 0;
+    uint64_t now = ask->call.r->o.clock ? ask->now_ns : 0;
     if (reply->elements != wide + ask->keys * stride)
         return ratelimit_priv_redis_odd(call);
     for (i = 0; i < reply->elements; i++)
         if (reply->element[i]->type != REDIS_REPLY_INTEGER || reply->element[i]->integer < 0)
             return ratelimit_priv_redis_odd(call);
-    if (wide && !ask->r->clock)
+    if (wide && !ask->call.r->o.clock)
         now = (uint64_t)reply->element[give ? 2 : 0]->integer * 1000;
     for (i = 0; i < ask->count; i++) {
         ratelimit_priv_redis_entry *e = &ask->entry[i];
@@ -4759,7 +4718,7 @@ static bool ratelimit_priv_redis_on_fast(ratelimit_priv_redis_call *call, const 
 
 static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const redisReply *reply)
 {
-    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)call->self;
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
     const redisReply *first;
     if (ask->phase == RATELIMIT_PRIV_REDIS_DEL ||
         (ask->phase == RATELIMIT_PRIV_REDIS_STORE && reply->type == REDIS_REPLY_INTEGER)) {
@@ -4769,7 +4728,7 @@ static bool ratelimit_priv_redis_answer(ratelimit_priv_redis_call *call, const r
     }
     if (reply->type == REDIS_REPLY_INTEGER && ask->script == RATELIMIT_PRIV_REDIS_TAKE &&
         ask->phase == RATELIMIT_PRIV_REDIS_FAST && reply->integer >= 0) {
-        uint64_t now = ask->r->clock ? ask->now_ns : 0;
+        uint64_t now = ask->call.r->o.clock ? ask->now_ns : 0;
         ratelimit_priv_redis_found(ask->entry, now, reply->integer, 0);
         return ratelimit_priv_redis_on_debts(call, now);
     }
@@ -4804,7 +4763,7 @@ static bool ratelimit_priv_redis_one_slot(const ratelimit_priv_redis_ask *ask, u
         if (e->settled)
             continue;
         ratelimit_priv_redis_name_bucket(&name, e->req);
-        other = ratelimit_priv_redis_slot(ask->r, &name);
+        other = ratelimit_priv_redis_slot(ask->call.r, &name);
         if (found && other != *slot)
             return false;
         *slot = other;
@@ -4815,27 +4774,24 @@ static bool ratelimit_priv_redis_one_slot(const ratelimit_priv_redis_ask *ask, u
 
 /* Makes ask of count entries ready to be sent; false if all is settled already. */
 static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_ask *ask,
-                                       ratelimit_priv_redis_call *call,
                                        ratelimit_priv_redis_entry *entry, size_t count, bool all,
                                        uint64_t now_ns)
 {
     bool bad = false;
     size_t i;
     memset(ask, 0, sizeof *ask);
-    memset(call, 0, sizeof *call);
-    ask->r = call->r = r;
+    ask->call.r = r;
     ask->entry = entry;
     ask->count = count;
     ask->all = all;
     ask->now_ns = now_ns;
     ratelimit_priv_redis_unify(ask);
-    call->done = true;
     if (!ask->keys) {
         if (all)
             (void)ratelimit_priv_redis_reply(ask, 0);
         return false;
     }
-    if ((r->cluster || r->one_key) && !ratelimit_priv_redis_one_slot(ask, &call->slot)) {
+    if ((r->o.cluster || r->o.one_key) && !ratelimit_priv_redis_one_slot(ask, &ask->call.slot)) {
         ratelimit_priv_redis_say(r, "all-or-none needs its keys in one slot: put "
                                     "what they share in braces (a hash tag), as in "
                                     "\"{alice}:login\" and \"{alice}:api\", or set "
@@ -4844,44 +4800,71 @@ static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_
             ratelimit_priv_answer(entry[i].res, RATELIMIT_UNSUPPORTED);
         return false;
     }
-    for (i = 0; i < count; i++) /* a mistake in a batch: the others are only looked at */
+    for (i = 0; i < count; i++) /* one request is invalid: the others are only looked at */
         bad = bad || (entry[i].settled && !entry[i].res->allowed);
     for (i = 0; i < count; i++)
         entry[i].never = entry[i].never || bad;
     ratelimit_priv_redis_choose(ask);
-    call->self = ask;
-    call->build = ratelimit_priv_redis_build;
-    call->answer = ratelimit_priv_redis_answer;
-    call->done = false;
+    ask->call.build = ratelimit_priv_redis_build;
+    ask->call.answer = ratelimit_priv_redis_answer;
     return true;
 }
 
-/* What one decision needs in memory, for one request on the stack, for more on the heap. */
-typedef struct ratelimit_priv_redis_work {
-    ratelimit_priv_redis_entry entry;
-    ratelimit_priv_redis_ask ask;
-    ratelimit_priv_redis_call call;
-} ratelimit_priv_redis_work;
+/* ---- batches: requests that are decided together ----
 
-/* All or none over several slots, one after the other (options.all_in_turn). The entries are in the
- * order in which they are asked: those of a slot together, settled ones at the end. Each step gives
- * the calls that are to be run next: those of one slot, or, when one has refused, all that give
- * back (slots before it) and look (slots after it). */
-typedef struct ratelimit_priv_redis_turns {
+   A thread's call of decide is a batch, and so is a call of async_take. Of EACH, every request is an
+   ask of its own; of ALL, all of them are one ask. The batch is done when its last ask is.
+
+   All or none over several slots (options.all_in_turn) goes slot by slot: `order` brings requests of
+   a slot together, and puts first what can be given back, last what is settled. Entries from `from`
+   to `end` are being asked, as one all-or-none. If they are refused, those before them are given
+   back, and those after them are looked at, all at once; that is the last step. */
+
+typedef struct ratelimit_priv_redis_batch {
     ratelimit_redis *r;
+    ratelimit_priv_redis_engine *e;
+    void (*changed)(struct ratelimit_priv_redis_batch *b); /* it is done, or got more time */
     const ratelimit_request *req;
     ratelimit_result *res;
-    size_t count, open; /* open: entries that are not settled */
-    size_t from, end;   /* of the slot that is under way */
-    uint64_t now_ns;
-    bool back, failed;
-    uint32_t *order, *slot;    /* which request an entry is of; its slot */
-    ratelimit_request *second; /* what is asked when one has refused */
-    ratelimit_result *told;
+    size_t count, left; /* left: calls that are not done */
+    ratelimit_mode mode;
+    uint64_t now_ns, deadline;
+    ratelimit_priv_ask *tier; /* NULL, or what a tier in front has to know until the answers */
+    bool sent, done;
     ratelimit_priv_redis_entry *entry;
     ratelimit_priv_redis_ask *ask;
-    ratelimit_priv_redis_call *call;
-} ratelimit_priv_redis_turns;
+    /* For options.all_in_turn; order is NULL if that is not needed. */
+    bool back, failed;
+    size_t open, from, end;    /* open: entries that are not settled */
+    uint32_t *order, *slot;    /* which request an entry is of; its slot */
+    ratelimit_request *second; /* what is asked when one has refused, and the answers */
+    ratelimit_result *told;
+} ratelimit_priv_redis_batch;
+
+/* Room for count things at *size of base, aligned; with base NULL it is only added to *size. */
+static void *ratelimit_priv_redis_cut(char *base, size_t *size, size_t count, size_t bytes)
+{
+    char *at = base ? base + *size : NULL;
+    *size += (count * bytes + 15) / 16 * 16;
+    return at;
+}
+
+/* Places what b needs in base, behind `size` bytes. Returns where it ends. */
+static size_t ratelimit_priv_redis_batch_place(ratelimit_priv_redis_batch *b, char *base,
+                                               size_t size)
+{
+    size_t n = b->count, turns = b->mode == RATELIMIT_ALL && b->r->o.all_in_turn ? n : 0;
+    b->entry =
+        (ratelimit_priv_redis_entry *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->entry);
+    b->ask = (ratelimit_priv_redis_ask *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->ask);
+    if (!turns)
+        return size;
+    b->second = (ratelimit_request *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->second);
+    b->told = (ratelimit_result *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->told);
+    b->order = (uint32_t *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->order);
+    b->slot = (uint32_t *)ratelimit_priv_redis_cut(base, &size, n, sizeof *b->slot);
+    return size;
+}
 
 /* Can a request not be taken back? */
 static bool ratelimit_priv_redis_is_final(const ratelimit_request *req)
@@ -4892,39 +4875,41 @@ static bool ratelimit_priv_redis_is_final(const ratelimit_request *req)
             req->op == RATELIMIT_RESET);
 }
 
-/* Brings entries into the order in which they are asked. False: too much is final. */
-static bool ratelimit_priv_redis_turns_order(ratelimit_priv_redis_turns *t)
+/* Finds the order in which entries are asked. False: all are of one slot, or what can't be taken
+ * back is of several. */
+static bool ratelimit_priv_redis_batch_order(ratelimit_priv_redis_batch *b)
 {
     enum { NONE = RATELIMIT_PRIV_REDIS_SLOTS, SETTLED };
     ratelimit_priv_redis_entry spare;
     ratelimit_result answer;
     uint32_t last = NONE;
     size_t i, j;
-    for (i = 0; i < t->count; i++) {
+    if (!b->r->o.cluster && !b->r->o.one_key)
+        return false;
+    for (i = 0; i < b->count; i++) {
         ratelimit_priv_redis_name name;
-        uint32_t slot = SETTLED;
-        ratelimit_priv_redis_prepare(&spare, &t->req[i], &answer);
-        if (!spare.settled) {
-            ratelimit_priv_redis_name_bucket(&name, &t->req[i]);
-            slot = ratelimit_priv_redis_slot(t->r, &name);
-            if (ratelimit_priv_redis_is_final(&t->req[i])) {
-                if (last != NONE && last != slot)
-                    return false;
-                last = slot;
-            }
-        }
-        t->slot[i] = slot;
+        b->slot[i] = SETTLED;
+        ratelimit_priv_redis_prepare(&spare, &b->req[i], &answer);
+        if (spare.settled)
+            continue;
+        ratelimit_priv_redis_name_bucket(&name, &b->req[i]);
+        b->slot[i] = ratelimit_priv_redis_slot(b->r, &name);
+        if (!ratelimit_priv_redis_is_final(&b->req[i]))
+            continue;
+        if (last != NONE && last != b->slot[i])
+            return false;
+        last = b->slot[i];
     }
-    for (i = 0; i < t->count; i++)
-        if (t->slot[i] == last)
-            t->slot[i] = NONE;       /* behind all others */
-    for (i = 0; i < t->count; i++) { /* a slot's requests stay in their order */
-        for (j = i; j > 0 && t->slot[t->order[j - 1]] > t->slot[i]; j--)
-            t->order[j] = t->order[j - 1];
-        t->order[j] = (uint32_t)i;
-        t->open += t->slot[i] != SETTLED;
+    for (i = 0; i < b->count; i++)
+        if (b->slot[i] == last)
+            b->slot[i] = NONE;       /* behind all others */
+    for (i = 0; i < b->count; i++) { /* a slot's requests stay in their order */
+        for (j = i; j > 0 && b->slot[b->order[j - 1]] > b->slot[i]; j--)
+            b->order[j] = b->order[j - 1];
+        b->order[j] = (uint32_t)i;
+        b->open += b->slot[i] != SETTLED;
     }
-    return true;
+    return b->open && b->slot[b->order[0]] != b->slot[b->order[b->open - 1]];
 }
 
 /* What takes back what req did, as res tells; a peek if that is nothing. */
@@ -4940,54 +4925,68 @@ static ratelimit_request ratelimit_priv_redis_undo(const ratelimit_request *req,
     return undo;
 }
 
-/* Makes the calls that give back and look. Returns how many entries they are of. */
-static size_t ratelimit_priv_redis_turns_back(ratelimit_priv_redis_turns *t)
+/* A tier in front has answered request i. */
+static bool ratelimit_priv_redis_is_here(const ratelimit_priv_redis_batch *b, size_t i)
 {
-    size_t k;
-    t->back = true;
-    for (k = 0; k < t->open; k++) {
-        const ratelimit_request *req = &t->req[t->order[k]];
-        memset(&t->call[k], 0, sizeof t->call[k]);
-        t->call[k].r = t->r;
-        t->call[k].done = true;
-        if (k >= t->from && k < t->end)
-            continue;
-        t->second[k] = *req;
-        t->second[k].op = RATELIMIT_PEEK;
-        if (k < t->from)
-            t->second[k] = ratelimit_priv_redis_undo(req, &t->res[t->order[k]]);
-        ratelimit_priv_redis_prepare(&t->entry[k], &t->second[k], &t->told[k]);
-        (void)ratelimit_priv_redis_start(t->r, &t->ask[k], &t->call[k], &t->entry[k], 1, false,
-                                         t->now_ns);
-    }
-    return t->open;
+    return b->tier && b->tier[i].what == RATELIMIT_PRIV_HERE;
 }
 
-/* One has refused, what could be given back is: makes the results. */
-static void ratelimit_priv_redis_turns_end(ratelimit_priv_redis_turns *t)
+/* Sends n entries from k on as one ask, if Redis need be asked. */
+static void ratelimit_priv_redis_batch_ask(ratelimit_priv_redis_batch *b, size_t k, size_t n,
+                                           bool all)
+{
+    ratelimit_priv_redis_ask *ask = &b->ask[k];
+    if (!ratelimit_priv_redis_start(b->r, ask, &b->entry[k], n, all, b->now_ns))
+        return;
+    ask->call.batch = b;
+    b->sent = true;
+    b->left++;
+    ratelimit_priv_redis_begin(b->e, &ask->call, b->deadline);
+}
+
+/* One slot has refused or failed: gives back what the slots before took, and looks at those after. */
+static void ratelimit_priv_redis_batch_back(ratelimit_priv_redis_batch *b)
+{
+    size_t k;
+    b->back = true;
+    b->deadline += b->r->timeout_ns / 3;
+    b->changed(b);
+    for (k = 0; k < b->open; k++) {
+        const ratelimit_request *req = &b->req[b->order[k]];
+        if (k >= b->from && k < b->end)
+            continue;
+        b->second[k] = *req;
+        b->second[k].op = RATELIMIT_PEEK;
+        if (k < b->from)
+            b->second[k] = ratelimit_priv_redis_undo(req, &b->res[b->order[k]]);
+        ratelimit_priv_redis_prepare(&b->entry[k], &b->second[k], &b->told[k]);
+        ratelimit_priv_redis_batch_ask(b, k, 1, false);
+    }
+}
+
+/* What could be given back is: makes the results. */
+static void ratelimit_priv_redis_batch_end(ratelimit_priv_redis_batch *b)
 {
     uint64_t longest = 0;
     size_t k;
-    for (k = 0; k < t->open; k++) {
-        ratelimit_result *res = &t->res[t->order[k]];
-        if (k >= t->from && k < t->end)
+    for (k = 0; k < b->open; k++) {
+        const ratelimit_request *req = &b->req[b->order[k]];
+        ratelimit_result *res = &b->res[b->order[k]];
+        uint64_t wait = req->op == RATELIMIT_RESERVE ? req->max_wait_ns : 0;
+        if (k >= b->from && k < b->end)
             continue;
-        if (t->call[k].failed) {
+        *res = b->told[k];
+        if (b->ask[k].call.failed)
             ratelimit_priv_answer(res, RATELIMIT_SKIPPED);
-        } else {
-            bool reserves = t->req[t->order[k]].op == RATELIMIT_RESERVE;
-            uint64_t wait = reserves ? t->req[t->order[k]].max_wait_ns : 0;
-            *res = t->told[k];
-            if (k < t->from || res->allowed || t->req[t->order[k]].op == RATELIMIT_CHARGE ||
-                (res->status == RATELIMIT_DENIED && res->retry_after_ns <= wait))
-                res->status = RATELIMIT_SKIPPED;
-        }
+        else if (k < b->from || res->allowed || req->op == RATELIMIT_CHARGE ||
+                 (res->status == RATELIMIT_DENIED && res->retry_after_ns <= wait))
+            res->status = RATELIMIT_SKIPPED;
     }
-    for (k = 0; k < t->count; k++)
-        if (t->res[k].status != RATELIMIT_SKIPPED && t->res[k].retry_after_ns > longest)
-            longest = t->res[k].retry_after_ns;
-    for (k = 0; k < t->count; k++) {
-        ratelimit_result *res = &t->res[k];
+    for (k = 0; k < b->count; k++)
+        if (b->res[k].status != RATELIMIT_SKIPPED && b->res[k].retry_after_ns > longest)
+            longest = b->res[k].retry_after_ns;
+    for (k = 0; k < b->count; k++) {
+        ratelimit_result *res = &b->res[k];
         if (res->status == RATELIMIT_OK) /* settled: unlimited */
             res->status = RATELIMIT_SKIPPED;
         res->allowed = false;
@@ -4995,160 +4994,139 @@ static void ratelimit_priv_redis_turns_end(ratelimit_priv_redis_turns *t)
         if (res->status == RATELIMIT_SKIPPED)
             res->retry_after_ns = longest;
     }
-    if (t->failed)
-        ratelimit_priv_fail(t->res, t->count, RATELIMIT_STORE_FAILED);
+    if (b->failed)
+        ratelimit_priv_fail(b->res, b->count, RATELIMIT_STORE_FAILED);
 }
 
-/* The calls to be run next are those from *first on, as many as it returns; some may be done. 0:
- * all is decided. */
-static size_t ratelimit_priv_redis_turns_step(ratelimit_priv_redis_turns *t, size_t *first)
+/* All or none in turn: the next step, which may be settled at once. False: all is decided. */
+static bool ratelimit_priv_redis_batch_turn(ratelimit_priv_redis_batch *b)
 {
-    bool bad = t->failed;
+    bool bad = false;
     size_t k;
-    *first = 0;
-    if (t->back) {
-        ratelimit_priv_redis_turns_end(t);
-        return 0;
-    }
-    for (k = t->from; k < t->end; k++) {
-        if (t->call[t->from].failed) {
-            t->failed = bad = true;
-            ratelimit_priv_answer(&t->res[t->order[k]], RATELIMIT_STORE_FAILED);
-        }
-        bad = bad || !t->res[t->order[k]].allowed;
-    }
-    if (!t->end) /* before the first: a mistake among them refuses all */
-        for (k = 0; k < t->count; k++) {
-            ratelimit_priv_redis_prepare(&t->entry[k], &t->req[t->order[k]], &t->res[t->order[k]]);
-            bad = bad || (t->entry[k].settled && !t->res[t->order[k]].allowed);
-        }
-    if (bad)
-        return ratelimit_priv_redis_turns_back(t);
-    if (t->end == t->open)
-        return 0;
-    t->from = t->end;
-    while (t->end < t->open && t->slot[t->order[t->end]] == t->slot[t->order[t->from]])
-        t->end++;
-    (void)ratelimit_priv_redis_start(t->r, &t->ask[t->from], &t->call[t->from], &t->entry[t->from],
-                                     t->end - t->from, true, t->now_ns);
-    *first = t->from;
-    return 1;
-}
-
-/* Memory for count requests; NULL if there is none. Free it. */
-static ratelimit_priv_redis_turns *ratelimit_priv_redis_turns_of(ratelimit_redis *r,
-                                                                 const ratelimit_request *req,
-                                                                 ratelimit_result *res,
-                                                                 size_t count, uint64_t now_ns)
-{
-    ratelimit_priv_redis_turns *t;
-    char *at = (char *)calloc(1, sizeof *t + count * (sizeof *t->entry + sizeof *t->ask +
-                                                      sizeof *t->call + sizeof *t->second +
-                                                      sizeof *t->told + 2 * sizeof *t->order));
-    if (!at)
-        return NULL;
-    t = (ratelimit_priv_redis_turns *)(void *)at;
-    at += sizeof *t;
-    t->entry = (ratelimit_priv_redis_entry *)(void *)at;
-    at += count * sizeof *t->entry;
-    t->ask = (ratelimit_priv_redis_ask *)(void *)at;
-    at += count * sizeof *t->ask;
-    t->call = (ratelimit_priv_redis_call *)(void *)at;
-    at += count * sizeof *t->call;
-    t->second = (ratelimit_request *)(void *)at;
-    at += count * sizeof *t->second;
-    t->told = (ratelimit_result *)(void *)at;
-    at += count * sizeof *t->told;
-    t->order = (uint32_t *)(void *)at;
-    t->slot = t->order + count;
-    t->r = r;
-    t->req = req;
-    t->res = res;
-    t->count = count;
-    t->now_ns = now_ns;
-    return t;
-}
-
-/* Is this all-or-none for turns? */
-static bool ratelimit_priv_redis_in_turn(const ratelimit_redis *r, const ratelimit_request *req,
-                                         size_t count, ratelimit_mode mode)
-{
-    uint32_t first = 0, slot;
-    bool found = false;
-    size_t i;
-    if (mode != RATELIMIT_ALL || !r->all_in_turn || !(r->cluster || r->one_key))
+    b->left = 1; /* so that it is not done before all are out */
+    if (b->back) {
+        ratelimit_priv_redis_batch_end(b);
         return false;
-    for (i = 0; i < count; i++) {
-        ratelimit_priv_redis_name name;
-        if (ratelimit_priv_no_key(&req[i]) || !req[i].limit)
-            continue;
-        ratelimit_priv_redis_name_bucket(&name, &req[i]);
-        slot = ratelimit_priv_redis_slot(r, &name);
-        if (found && slot != first)
-            return true;
-        first = slot;
-        found = true;
     }
-    return false;
-}
-
-static bool ratelimit_priv_redis_decide_in_turn(ratelimit_redis *r, const ratelimit_request *req,
-                                                ratelimit_result *res, size_t count,
-                                                uint64_t now_ns, uint64_t deadline)
-{
-    ratelimit_priv_redis_turns *t = ratelimit_priv_redis_turns_of(r, req, res, count, now_ns);
-    size_t n, first;
-    bool good;
-    if (!t) {
-        ratelimit_priv_redis_say(r, "out of memory");
-        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
+    for (k = b->from; k < b->end; k++)
+        bad = bad || !b->res[b->order[k]].allowed;
+    b->failed = b->end && b->ask[b->from].call.failed;
+    if (!b->end) /* before the first: a mistake among them refuses all */
+        for (k = 0; k < b->count; k++) {
+            ratelimit_result *res = &b->res[b->order[k]];
+            ratelimit_priv_redis_prepare(&b->entry[k], &b->req[b->order[k]], res);
+            bad = bad || (b->entry[k].settled && !res->allowed);
+        }
+    if (bad) {
+        ratelimit_priv_redis_batch_back(b);
         return true;
     }
-    good = ratelimit_priv_redis_turns_order(t);
-    while (good && (n = ratelimit_priv_redis_turns_step(t, &first)) != 0)
-        ratelimit_priv_redis_run(&t->call[first], n,
-                                 t->back ? deadline : deadline - r->timeout_ns / 3);
-    free(t);
-    return good;
+    if (b->end == b->open)
+        return false;
+    b->from = b->end;
+    while (b->end < b->open && b->slot[b->order[b->end]] == b->slot[b->order[b->from]])
+        b->end++;
+    ratelimit_priv_redis_batch_ask(b, b->from, b->end - b->from, true);
+    return true;
+}
+
+/* One thing less keeps b from being done. */
+static void ratelimit_priv_redis_batch_less(ratelimit_priv_redis_batch *b)
+{
+    while (--b->left == 0)
+        if (!b->order || !ratelimit_priv_redis_batch_turn(b)) {
+            b->done = true;
+            b->changed(b);
+            return;
+        }
+}
+
+static void ratelimit_priv_redis_batch_settled(ratelimit_priv_redis_call *call)
+{
+    ratelimit_priv_redis_ask *ask = (ratelimit_priv_redis_ask *)(void *)call;
+    size_t i;
+    for (i = 0; call->failed && i < ask->count; i++)
+        ratelimit_priv_answer(ask->entry[i].res, RATELIMIT_STORE_FAILED);
+    ratelimit_priv_redis_batch_less(call->batch);
+}
+
+/* Makes b, which has its place, ready to begin. */
+static void ratelimit_priv_redis_batch_plan(ratelimit_priv_redis_batch *b)
+{
+    b->now_ns = b->r->o.clock ? b->r->o.clock(b->r->o.clock_self) : 0;
+    if (b->order && !ratelimit_priv_redis_batch_order(b))
+        b->order = NULL;
+    if (b->order)
+        b->deadline -= b->r->timeout_ns / 3; /* the rest is for giving back */
+}
+
+/* Sends the asks of b; when the last is answered, or none is needed, b is done. */
+static void ratelimit_priv_redis_batch_begin(ratelimit_priv_redis_batch *b)
+{
+    bool beyond = b->now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT, all = b->mode == RATELIMIT_ALL;
+    size_t i;
+    b->left = 1; /* so that it is not done before all are out */
+    if (beyond)
+        ratelimit_priv_redis_say(b->r, "the clock is beyond the year 2255");
+    for (i = 0; i < b->count; i++) {
+        if (ratelimit_priv_redis_is_here(b, i)) {
+            b->order = NULL; /* then so are the others of an all-or-none */
+            continue;
+        }
+        if (beyond) {
+            ratelimit_priv_answer(&b->res[i], RATELIMIT_STORE_FAILED);
+            b->order = NULL;
+            continue;
+        }
+        ratelimit_priv_redis_prepare(&b->entry[i], &b->req[i], &b->res[i]);
+        if (!all)
+            ratelimit_priv_redis_batch_ask(b, i, 1, false);
+        else if (i + 1 == b->count && !b->order)
+            ratelimit_priv_redis_batch_ask(b, 0, b->count, true);
+    }
+    ratelimit_priv_redis_batch_less(b);
+}
+
+/* A thread's batch has more time. */
+static void ratelimit_priv_redis_decide_changed(ratelimit_priv_redis_batch *b)
+{
+    b->e->deadline = b->deadline;
 }
 
 static void ratelimit_priv_redis_decide_some(ratelimit_redis *r, const ratelimit_request *req,
                                              ratelimit_result *res, size_t count,
-                                             ratelimit_mode mode, uint64_t now_ns,
-                                             uint64_t deadline)
+                                             ratelimit_mode mode, uint64_t deadline)
 {
-    ratelimit_priv_redis_work one;
-    ratelimit_priv_redis_entry *entry = &one.entry;
-    ratelimit_priv_redis_ask *ask = &one.ask;
-    ratelimit_priv_redis_call *call = &one.call;
-    size_t i, calls = mode == RATELIMIT_ALL ? 1 : count;
-    bool any = false;
-    void *memory = NULL;
-    if (ratelimit_priv_redis_in_turn(r, req, count, mode) &&
-        ratelimit_priv_redis_decide_in_turn(r, req, res, count, now_ns, deadline))
-        return;
-    if (count > 1) {
-        memory = malloc(count * sizeof *entry + calls * (sizeof *ask + sizeof *call));
+    ratelimit_priv_redis_engine e;
+    ratelimit_priv_redis_batch b;
+    ratelimit_priv_redis_entry entry;
+    ratelimit_priv_redis_ask ask;
+    char *memory = NULL;
+    memset(&b, 0, sizeof b);
+    b.r = r;
+    b.e = &e;
+    b.changed = ratelimit_priv_redis_decide_changed;
+    b.req = req;
+    b.res = res;
+    b.count = count;
+    b.mode = count == 1 ? RATELIMIT_EACH : mode;
+    b.deadline = deadline;
+    b.entry = &entry;
+    b.ask = &ask;
+    if (count > 1) { /* one is on the stack, more are on the heap */
+        memory = (char *)malloc(ratelimit_priv_redis_batch_place(&b, NULL, 0));
         if (!memory) {
             ratelimit_priv_redis_say(r, "out of memory");
             ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
             return;
         }
-        entry = (ratelimit_priv_redis_entry *)memory;
-        ask = (ratelimit_priv_redis_ask *)(void *)(entry + count);
-        call = (ratelimit_priv_redis_call *)(void *)(ask + calls);
+        (void)ratelimit_priv_redis_batch_place(&b, memory, 0);
     }
-    for (i = 0; i < count; i++)
-        ratelimit_priv_redis_prepare(&entry[i], &req[i], &res[i]);
-    for (i = 0; i < calls; i++)
-        any = ratelimit_priv_redis_start(r, &ask[i], &call[i], &entry[i], count / calls,
-                                         mode == RATELIMIT_ALL, now_ns) ||
-              any;
-    if (any)
-        ratelimit_priv_redis_run(call, calls, deadline);
-    for (i = 0; i < count; i++)
-        if (call[calls == 1 ? 0 : i].failed)
-            ratelimit_priv_answer(&res[i], RATELIMIT_STORE_FAILED);
+    ratelimit_priv_redis_batch_plan(&b);
+    ratelimit_priv_redis_engine_of(&e, r, b.deadline);
+    ratelimit_priv_redis_batch_begin(&b);
+    if (b.sent)
+        ratelimit_priv_redis_run(&e);
     free(memory);
 }
 
@@ -5157,7 +5135,7 @@ static void ratelimit_priv_redis_decide(const ratelimit_store *store, const rate
 {
     const size_t most = 1024;
     ratelimit_redis *r = (ratelimit_redis *)store->self;
-    uint64_t now_ns, deadline;
+    uint64_t deadline;
     size_t some;
     if (!res || !count)
         return;
@@ -5167,16 +5145,10 @@ static void ratelimit_priv_redis_decide(const ratelimit_store *store, const rate
         return;
     }
     ratelimit_priv_redis_after_fork(r);
-    now_ns = r->clock ? r->clock(r->clock_self) : 0;
-    if (now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT) {
-        ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
-        ratelimit_priv_fail(res, count, RATELIMIT_STORE_FAILED);
-        return;
-    }
     deadline = ratelimit_priv_redis_deadline(r);
     for (; count; req += some, res += some, count -= some) {
         some = count < most || mode == RATELIMIT_ALL ? count : most;
-        ratelimit_priv_redis_decide_some(r, req, res, some, mode, now_ns, deadline);
+        ratelimit_priv_redis_decide_some(r, req, res, some, mode, deadline);
     }
 }
 
@@ -5279,20 +5251,6 @@ RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r)
 
 /* ---- >>implementation: open and close -------------------------------------------------------- */
 
-/* A copy of text, NULL for NULL; *good turns false if there is no memory. */
-static char *ratelimit_priv_redis_copy(const char *text, bool *good)
-{
-    char *copy;
-    if (!text)
-        return NULL;
-    copy = (char *)malloc(strlen(text) + 1);
-    if (copy)
-        memcpy(copy, text, strlen(text) + 1);
-    else
-        *good = false;
-    return copy;
-}
-
 /* A number of digits only, up to most. */
 static bool ratelimit_priv_redis_number(const char *from, const char *to, int most, int *value)
 {
@@ -5371,51 +5329,59 @@ static size_t ratelimit_priv_redis_hosts(ratelimit_redis *r, const ratelimit_red
     return count;
 }
 
+/* Copies the texts of r->o. False: no memory. */
+static bool ratelimit_priv_redis_copy_texts(ratelimit_redis *r)
+{
+    const char **text[] = {&r->o.host,          &r->o.unix_path,         &r->o.user,
+                           &r->o.password,      &r->o.master_name,       &r->o.prefix,
+                           &r->o.sentinel_user, &r->o.sentinel_password, &r->o.client_name,
+                           &r->o.tls_ca,        &r->o.tls_cert,          &r->o.tls_key,
+                           &r->o.tls_name};
+    size_t i, bytes = 1, count = sizeof text / sizeof text[0];
+    char *at;
+    for (i = 0; i < count; i++)
+        bytes += *text[i] ? strlen(*text[i]) + 1 : 0;
+    at = r->texts = (char *)malloc(bytes);
+    for (i = 0; at && i < count; i++) {
+        size_t len = *text[i] ? strlen(*text[i]) + 1 : 0;
+        if (!len)
+            continue;
+        memcpy(at, *text[i], len);
+        *text[i] = at;
+        at += len;
+    }
+    return at != NULL;
+}
+
+static uint64_t ratelimit_priv_redis_or(uint32_t ms, uint32_t normally)
+{
+    return RATELIMIT_MILLISECOND * (ms ? ms : normally);
+}
+
 static bool ratelimit_priv_redis_fill(ratelimit_redis *r, const ratelimit_redis_options *o)
 {
-    bool good = true;
+    bool good;
     unsigned i;
     r->pid = getpid();
-    r->unix_path = ratelimit_priv_redis_copy(o->unix_path, &good);
-    r->user = ratelimit_priv_redis_copy(o->user, &good);
-    r->password = ratelimit_priv_redis_copy(o->password, &good);
-    r->prefix = ratelimit_priv_redis_copy(o->prefix ? o->prefix : "ratelimit:", &good);
-    r->client_name = ratelimit_priv_redis_copy(o->client_name, &good);
-    r->master_name = ratelimit_priv_redis_copy(o->master_name, &good);
-    r->sentinel_user = ratelimit_priv_redis_copy(o->sentinel_user, &good);
-    r->sentinel_password = ratelimit_priv_redis_copy(o->sentinel_password, &good);
-    r->prefix_len = r->prefix ? strlen(r->prefix) : 0;
-#  if defined(RATELIMIT_REDIS_TLS)
-    r->tls_name = ratelimit_priv_redis_copy(o->tls_name, &good);
-#  endif
-    r->database = o->database;
-    r->connect_timeout_ns =
-        RATELIMIT_MILLISECOND * (o->connect_timeout_ms ? o->connect_timeout_ms : 500);
-    r->timeout_ns = RATELIMIT_MILLISECOND * (o->timeout_ms ? o->timeout_ms : 300);
-    r->cool_down_ns = RATELIMIT_MILLISECOND * (o->cool_down_ms ? o->cool_down_ms : 500);
-    r->max_idle_ns = RATELIMIT_MILLISECOND * (o->max_idle_ms ? o->max_idle_ms : 30000);
-    r->mix = ratelimit_clock_ns() ^ (uint64_t)(uintptr_t)r ^ (uint64_t)getpid() << 40;
-    r->mix |= 1;
-    r->one_key = o->one_key;
-    r->all_in_turn = o->all_in_turn;
-    r->wait_replicas = o->wait_replicas;
-    r->pool_size = o->pool_size ? o->pool_size : 16;
-    r->ttl_min_ms = o->ttl_min_ms;
-    r->ttl_max_ms = o->ttl_max_ms;
-    r->cluster = o->cluster;
-    r->clock = o->clock;
-    r->clock_self = o->clock_self;
+    r->o = *o;
+    r->o.prefix = o->prefix ? o->prefix : "ratelimit:";
+    r->o.pool_size = o->pool_size ? o->pool_size : 16;
+    r->prefix_len = strlen(r->o.prefix);
+    r->connect_timeout_ns = ratelimit_priv_redis_or(o->connect_timeout_ms, 500);
+    r->timeout_ns = ratelimit_priv_redis_or(o->timeout_ms, 300);
+    r->cool_down_ns = ratelimit_priv_redis_or(o->cool_down_ms, 500);
+    r->max_idle_ns = ratelimit_priv_redis_or(o->max_idle_ms, 30000);
+    r->mix = (ratelimit_clock_ns() ^ (uint64_t)(uintptr_t)r ^ (uint64_t)r->pid << 40) | 1;
     for (i = 0; i < RATELIMIT_PRIV_REDIS_SCRIPTS; i++)
         ratelimit_priv_redis_sha1(ratelimit_priv_redis_script[i], r->sha[i]);
-    r->credentials = o->credentials;
-    r->credentials_self = o->credentials_self;
-    r->translate = o->translate;
-    r->translate_self = o->translate_self;
-    good = ratelimit_priv_redis_hosts(r, o) && good;
-    if (o->cluster)
-        r->slots =
-            (ratelimit_priv_redis_node **)calloc(RATELIMIT_PRIV_REDIS_SLOTS, sizeof *r->slots);
-    return good && (r->slots || !o->cluster);
+    good = ratelimit_priv_redis_copy_texts(r) && ratelimit_priv_redis_hosts(r, o);
+    r->slots =
+        (ratelimit_priv_redis_node **)calloc(ratelimit_priv_redis_slots(r), sizeof *r->slots);
+    if (!r->slots)
+        return false;
+    r->slots[0] = r->nodes;
+    r->mapped = !ratelimit_priv_redis_has_map(r);
+    return good;
 }
 
 RATELIMIT_API ratelimit_redis *ratelimit_redis_open(const ratelimit_redis_options *options,
@@ -5560,7 +5526,7 @@ static void ratelimit_priv_redis_build_ping(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
     (void)call;
-    ratelimit_priv_redis_put(conn, "*1\r\n$4\r\nPING\r\n", 14);
+    ratelimit_priv_redis_put_words(conn, 1, "PING");
 }
 
 static bool ratelimit_priv_redis_answer_ping(ratelimit_priv_redis_call *call,
@@ -5574,12 +5540,11 @@ RATELIMIT_API ratelimit_status ratelimit_redis_ping(ratelimit_redis *r)
     ratelimit_priv_redis_call call;
     if (!r)
         return RATELIMIT_BAD_ARGUMENT;
-    ratelimit_priv_redis_after_fork(r);
     memset(&call, 0, sizeof call);
     call.r = r;
     call.build = ratelimit_priv_redis_build_ping;
     call.answer = ratelimit_priv_redis_answer_ping;
-    ratelimit_priv_redis_run(&call, 1, ratelimit_priv_redis_deadline(r));
+    ratelimit_priv_redis_run_calls(r, &call, 1);
     return call.failed ? RATELIMIT_STORE_FAILED : RATELIMIT_OK;
 }
 
@@ -5599,72 +5564,64 @@ RATELIMIT_API void ratelimit_redis_close(ratelimit_redis *r)
     ratelimit_priv_redis_close_conns(r->dropped);
 #  if defined(RATELIMIT_REDIS_TLS)
     SSL_CTX_free(r->tls);
-    free(r->tls_name);
 #  endif
-    free(r->master_name);
-    free(r->sentinel_user);
-    free(r->sentinel_password);
     free(r->slots);
-    free(r->unix_path);
-    free(r->user);
-    free(r->password);
-    free(r->prefix);
-    free(r->client_name);
+    free(r->texts);
     pthread_cond_destroy(&r->freed);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
 
-/* ---- >>implementation: windows, semaphores, locks -------------------------------------------- */
+/* ---- >>implementation: windows, semaphores, locks ----------------------------------------------
+
+   All of them are one call of a script on one name, with a few numbers and ids as arguments, and
+   whole numbers as the reply. Each public function checks what it was given, fills in an eval, runs
+   it, and says what the numbers mean. */
 
 #  define RATELIMIT_PRIV_REDIS_TTL (UINT64_C(1) << 42) /* ms */
 
-/* One call of a script on key, whose reply is whole numbers. */
 typedef struct ratelimit_priv_redis_eval {
+    ratelimit_priv_redis_call call[2]; /* must be first; the script, and WAIT behind it */
     unsigned script;
     ratelimit_priv_redis_name name[2]; /* the second: of a fence */
-    size_t names;
+    size_t names, args, id_count;
     uint64_t arg[4];
-    bool release;                          /* -1 before them */
+    const ratelimit_redis_permit *id;      /* arguments after those */
     const ratelimit_priv_redis_conn *conn; /* it was built on */
     bool replicated;                       /* as many replicas as are wanted have it */
-    bool urgent;                           /* asked also while the node is left alone */
-    const ratelimit_redis_permit *permits; /* arguments after those */
-    size_t args, permit_count;
     long long *reply;
-    size_t reply_room;
+    size_t room;
 } ratelimit_priv_redis_eval;
 
 static void ratelimit_priv_redis_build_eval(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)call;
     size_t i;
     e->conn = conn;
-    ratelimit_priv_redis_put_script(call, conn, e->script, e->names,
-                                    e->release + e->args + e->permit_count);
+    ratelimit_priv_redis_put_script(call, conn, e->script, e->names, e->args + e->id_count);
     for (i = 0; i < e->names; i++)
         ratelimit_priv_redis_put_name(call->r, conn, &e->name[i]);
-    if (e->release)
-        ratelimit_priv_redis_put_arg(conn, "-1", 2);
     for (i = 0; i < e->args; i++)
         ratelimit_priv_redis_put_u64(conn, e->arg[i]);
-    for (i = 0; i < e->permit_count; i++)
-        ratelimit_priv_redis_put_text(conn, e->permits[i].id);
+    for (i = 0; i < e->id_count; i++) {
+        const char *id = e->id[i].id, *end = (const char *)memchr(id, 0, 32);
+        ratelimit_priv_redis_put_arg(conn, id, end ? (size_t)(end - id) : 32);
+    }
 }
 
 static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
                                              const redisReply *reply)
 {
-    const ratelimit_priv_redis_eval *e = (const ratelimit_priv_redis_eval *)call->self;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)call;
     size_t i;
-    if (reply->type == REDIS_REPLY_INTEGER && e->reply_room == 1) {
+    if (reply->type == REDIS_REPLY_INTEGER && e->room == 1) {
         e->reply[0] = reply->integer;
         return true;
     }
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != e->reply_room)
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != e->room)
         return ratelimit_priv_redis_odd(call);
-    for (i = 0; i < e->reply_room; i++) {
+    for (i = 0; i < e->room; i++) {
         if (reply->element[i]->type != REDIS_REPLY_INTEGER)
             return ratelimit_priv_redis_odd(call);
         e->reply[i] = reply->element[i]->integer;
@@ -5672,67 +5629,85 @@ static bool ratelimit_priv_redis_answer_eval(ratelimit_priv_redis_call *call,
     return true;
 }
 
-/* WAIT, which goes out with a script and behind it: it tells how many replicas have what was
- * written on its connection. So it is sent again while the script is, and is worth nothing on
- * another connection (the slot moves). The script's call stands before it. */
+/* WAIT tells how many replicas have what was written on its connection before. So it is sent again
+ * when the script is, and is worth nothing on another connection (the slot moves). */
 static void ratelimit_priv_redis_build_wait(ratelimit_priv_redis_call *call,
                                             ratelimit_priv_redis_conn *conn)
 {
-    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)(call - 1);
     uint64_t now = ratelimit_clock_ns(), left = call->deadline > now ? call->deadline - now : 0;
     e->replicated = e->conn == conn;
     ratelimit_priv_redis_put_size(conn, '*', 3);
     ratelimit_priv_redis_put_text(conn, "WAIT");
-    ratelimit_priv_redis_put_u64(conn, call->r->wait_replicas);
+    ratelimit_priv_redis_put_u64(conn, call->r->o.wait_replicas);
     ratelimit_priv_redis_put_u64(conn, left / 2 / RATELIMIT_MILLISECOND + 1);
 }
 
 static bool ratelimit_priv_redis_answer_wait(ratelimit_priv_redis_call *call,
                                              const redisReply *reply)
 {
-    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)call->self;
+    const ratelimit_priv_redis_call *script = call - 1;
+    ratelimit_priv_redis_eval *e = (ratelimit_priv_redis_eval *)(void *)(call - 1);
     if (reply->type != REDIS_REPLY_INTEGER)
         return ratelimit_priv_redis_odd(call);
-    call->pause = !call[-1].done && call[-1].rests;
-    e->replicated = e->replicated && reply->integer >= (long long)call->r->wait_replicas;
-    if (call[-1].done && !call[-1].failed && !e->replicated)
+    call->pause = !script->done && script->rests;
+    e->replicated = e->replicated && reply->integer >= (long long)call->r->o.wait_replicas;
+    if (script->done && !script->failed && !e->replicated)
         ratelimit_priv_redis_say(call->r, "only %d of %u replicas have the lock in time",
-                                 (int)reply->integer, (unsigned)call->r->wait_replicas);
-    return call[-1].done;
+                                 (int)reply->integer, (unsigned)call->r->o.wait_replicas);
+    return script->done;
 }
 
-/* Runs e on the thing of a kind that is called key (and, for locks, its fence). */
-static ratelimit_status ratelimit_priv_redis_do(ratelimit_redis *r, ratelimit_priv_redis_eval *e,
-                                                unsigned script, char kind, const void *key,
-                                                size_t key_len, long long *reply, size_t reply_room)
+/* An eval of script on what is called key; arguments are to be added. */
+static void ratelimit_priv_redis_eval_of(ratelimit_priv_redis_eval *e, ratelimit_redis *r,
+                                         unsigned script, const void *key, size_t key_len,
+                                         const ratelimit_redis_permit *id, size_t id_count)
 {
-    ratelimit_priv_redis_call call[2];
-    bool waits = r->wait_replicas && kind == 'l' && e->arg[0]; /* not for unlock */
+    static const char kind[] = "bbbbbwscpppll"; /* of what each script works on */
+    memset(e, 0, sizeof *e);
     e->script = script;
-    e->reply = reply;
-    e->reply_room = reply_room;
+    e->id = id;
+    e->id_count = id_count;
     e->names = 1;
-    ratelimit_priv_redis_name_of(&e->name[0], kind, key, key_len);
+    ratelimit_priv_redis_name_of(&e->name[0], kind[script], key, key_len);
     if (script == RATELIMIT_PRIV_REDIS_LOCK) {
         e->names = 2;
         ratelimit_priv_redis_name_of(&e->name[1], 'f', key, key_len);
     }
-    ratelimit_priv_redis_after_fork(r);
-    memset(call, 0, sizeof call);
-    call[0].r = r;
-    call[0].self = e;
-    call[0].urgent = e->urgent;
-    call[0].build = ratelimit_priv_redis_build_eval;
-    call[0].answer = ratelimit_priv_redis_answer_eval;
-    if (r->cluster)
-        call[0].slot = ratelimit_priv_redis_slot(r, &e->name[0]);
+    e->call[0].r = r;
+    e->call[0].urgent = script == RATELIMIT_PRIV_REDIS_OWNED; /* a lock's time passes meanwhile */
+    e->call[0].build = ratelimit_priv_redis_build_eval;
+    e->call[0].answer = ratelimit_priv_redis_answer_eval;
+    if (r->o.cluster)
+        e->call[0].slot = ratelimit_priv_redis_slot(r, &e->name[0]);
+}
+
+/* Runs e, whose reply is `room` numbers. OK or STORE_FAILED. */
+static ratelimit_status ratelimit_priv_redis_do(ratelimit_priv_redis_eval *e, long long *reply,
+                                                size_t room)
+{
+    ratelimit_priv_redis_call *call = e->call;
+    bool waits = call->r->o.wait_replicas && e->script >= RATELIMIT_PRIV_REDIS_LOCK &&
+                 e->arg[0]; /* not for unlock */
+    e->reply = reply;
+    e->room = room;
+    memset(reply, 0, room * sizeof *reply);
     call[1] = call[0];
     call[1].build = ratelimit_priv_redis_build_wait;
     call[1].answer = ratelimit_priv_redis_answer_wait;
-    ratelimit_priv_redis_run(call, waits ? 2 : 1, ratelimit_priv_redis_deadline(r));
+    ratelimit_priv_redis_run_calls(call->r, call, waits ? 2 : 1);
     if (call[0].failed || (waits && reply[0] == 1 && (call[1].failed || !e->replicated)))
         return RATELIMIT_STORE_FAILED;
     return RATELIMIT_OK;
+}
+
+/* The same where the reply is one number, and 1 is good. OK, `otherwise` or STORE_FAILED. */
+static ratelimit_status ratelimit_priv_redis_do_one(ratelimit_priv_redis_eval *e,
+                                                    ratelimit_status otherwise)
+{
+    long long reply;
+    ratelimit_status status = ratelimit_priv_redis_do(e, &reply, 1);
+    return status == RATELIMIT_OK && reply != 1 ? otherwise : status;
 }
 
 static ratelimit_status ratelimit_priv_redis_good(const ratelimit_redis *r, const void *key,
@@ -5747,43 +5722,44 @@ static ratelimit_status ratelimit_priv_redis_good(const ratelimit_redis *r, cons
                : RATELIMIT_BAD_ARGUMENT;
 }
 
-/* What a window needs not ask Redis for; true if it is settled. */
-static bool ratelimit_priv_redis_window_settled(const ratelimit_redis *r, const void *key,
-                                                size_t key_len, uint64_t most, uint64_t per_ms,
-                                                uint64_t n, ratelimit_result *out)
+/* Counts n with a script of windows. True if the window has decided: then *out has what is alike for
+ * both kinds, and reply what Redis said. */
+static bool ratelimit_priv_redis_count_in(ratelimit_redis *r, unsigned script, const void *key,
+                                          size_t key_len, uint64_t most, uint64_t per_ms,
+                                          uint64_t n, ratelimit_result *out, long long *reply,
+                                          size_t room)
 {
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, per_ms);
+    bool slides = script == RATELIMIT_PRIV_REDIS_SLIDE;
+    ratelimit_priv_redis_eval e;
     if (status == RATELIMIT_OK &&
-        (most >= RATELIMIT_PRIV_REDIS_EXACT || n >= RATELIMIT_PRIV_REDIS_EXACT))
+        (most >= RATELIMIT_PRIV_REDIS_EXACT || n >= RATELIMIT_PRIV_REDIS_EXACT ||
+         (slides && most > (RATELIMIT_PRIV_REDIS_EXACT / 4 - 1) / per_ms)))
         status = RATELIMIT_BAD_ARGUMENT;
     if (status == RATELIMIT_OK && !n)
         status = RATELIMIT_BAD_COUNT;
-    if (status != RATELIMIT_OK) {
-        ratelimit_priv_answer(out, status);
-        return true;
+    if (status == RATELIMIT_OK && most) {
+        ratelimit_priv_redis_eval_of(&e, r, script, key, key_len, NULL, 0);
+        e.arg[e.args++] = most;
+        e.arg[e.args++] = n;
+        e.arg[e.args++] = per_ms;
+        if (slides)
+            e.arg[e.args++] = most * per_ms;
+        status = ratelimit_priv_redis_do(&e, reply, room);
+        if (status == RATELIMIT_OK && reply[0] != 1)
+            status = n > most ? RATELIMIT_NEVER : RATELIMIT_DENIED;
     }
-    if (most)
+    ratelimit_priv_answer(out, status);
+    if (out->allowed)
+        out->taken = n;
+    if (out->allowed && !most)
+        out->burst = out->remaining = UINT64_MAX;
+    if (!most || !(out->allowed || status == RATELIMIT_DENIED || status == RATELIMIT_NEVER))
         return false;
-    ratelimit_priv_answer(out, RATELIMIT_OK);
-    out->burst = out->remaining = UINT64_MAX;
-    out->taken = n;
-    return true;
-}
-
-/* The result of n where `used` were used before, ms to the end; retry is set by the caller. */
-static void ratelimit_priv_redis_window_result(ratelimit_result *out, uint64_t most, uint64_t n,
-                                               uint64_t used, bool allowed, uint64_t left_ms)
-{
-    ratelimit_priv_answer(out, allowed    ? RATELIMIT_OK
-                               : n > most ? RATELIMIT_NEVER
-                                          : RATELIMIT_DENIED);
-    used += allowed ? n : 0;
     out->burst = most;
-    out->remaining = used < most ? most - used : 0;
-    out->taken = allowed ? n : 0;
-    out->reset_after_ns = used ? left_ms * RATELIMIT_MILLISECOND : 0;
-    if (!allowed)
-        out->retry_after_ns = n > most ? RATELIMIT_FOREVER : out->reset_after_ns;
+    if (status == RATELIMIT_NEVER)
+        out->retry_after_ns = RATELIMIT_FOREVER;
+    return true;
 }
 
 RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, size_t key_len,
@@ -5791,20 +5767,17 @@ RATELIMIT_API bool ratelimit_redis_window(ratelimit_redis *r, const void *key, s
                                           ratelimit_result *out_or_null)
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_priv_redis_eval e;
-    long long reply[3] = {0, 0, 0};
-    if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
+    long long reply[3];
+    uint64_t used;
+    if (!ratelimit_priv_redis_count_in(r, RATELIMIT_PRIV_REDIS_COUNT, key, key_len, most, per_ms, n,
+                                       out, reply, 3))
         return out->allowed;
-    memset(&e, 0, sizeof e);
-    e.arg[e.args++] = most;
-    e.arg[e.args++] = n;
-    e.arg[e.args++] = per_ms;
-    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_COUNT, 'w', key, key_len, reply, 3) !=
-        RATELIMIT_OK)
-        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
-    else
-        ratelimit_priv_redis_window_result(out, most, n, reply[1] > 0 ? (uint64_t)reply[1] : 0,
-                                           reply[0] == 1, reply[2] > 0 ? (uint64_t)reply[2] : 0);
+    used = (reply[1] > 0 ? (uint64_t)reply[1] : 0) + out->taken;
+    out->remaining = used < most ? most - used : 0;
+    if (used && reply[2] > 0)
+        out->reset_after_ns = (uint64_t)reply[2] * RATELIMIT_MILLISECOND;
+    if (out->status == RATELIMIT_DENIED)
+        out->retry_after_ns = out->reset_after_ns;
     return out->allowed;
 }
 
@@ -5831,41 +5804,25 @@ RATELIMIT_API bool ratelimit_redis_sliding(ratelimit_redis *r, const void *key, 
                                            ratelimit_result *out_or_null)
 {
     ratelimit_result spare, *out = out_or_null ? out_or_null : &spare;
-    ratelimit_priv_redis_eval e;
-    long long reply[4] = {0, 0, 0, 0};
-    uint64_t used, before, since, share;
-    bool allowed;
-    if (ratelimit_priv_redis_window_settled(r, key, key_len, most, per_ms, n, out))
+    long long reply[4];
+    uint64_t used, before, since, all;
+    if (!ratelimit_priv_redis_count_in(r, RATELIMIT_PRIV_REDIS_SLIDE, key, key_len, most, per_ms, n,
+                                       out, reply, 4))
         return out->allowed;
-    if (most > (RATELIMIT_PRIV_REDIS_EXACT / 4 - 1) / per_ms) {
-        ratelimit_priv_answer(out, RATELIMIT_BAD_ARGUMENT);
-        return false;
-    }
-    memset(&e, 0, sizeof e);
-    e.arg[e.args++] = most;
-    e.arg[e.args++] = n;
-    e.arg[e.args++] = per_ms;
-    e.arg[e.args++] = most * per_ms;
-    if (ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_SLIDE, 's', key, key_len, reply, 4) !=
-        RATELIMIT_OK) {
-        ratelimit_priv_answer(out, RATELIMIT_STORE_FAILED);
-        return false;
-    }
-    allowed = reply[0] == 1;
     used = (uint64_t)reply[1];
     before = (uint64_t)reply[2];
     since = (uint64_t)reply[3] % per_ms;
     if (before > RATELIMIT_PRIV_REDIS_EXACT / per_ms) /* counted under another period */
         before = RATELIMIT_PRIV_REDIS_EXACT / per_ms;
-    share = (before * (per_ms - since) + per_ms - 1) / per_ms; /* rounded up */
-    ratelimit_priv_redis_window_result(out, most, n, used + share, allowed, 0);
-    if (used || before || allowed)
-        out->reset_after_ns =
-            RATELIMIT_MILLISECOND * (per_ms - since + (used || allowed ? per_ms : 0));
     if (out->status == RATELIMIT_DENIED)
         out->retry_after_ns = RATELIMIT_MILLISECOND *
                               ratelimit_priv_redis_slide_ms(most, per_ms, n, used, before, since);
-    return allowed;
+    used += out->taken;
+    if (used || before)
+        out->reset_after_ns = RATELIMIT_MILLISECOND * (per_ms - since + (used ? per_ms : 0));
+    all = used + (before * (per_ms - since) + per_ms - 1) / per_ms; /* the share, rounded up */
+    out->remaining = all < most ? most - all : 0;
+    return out->allowed;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r, const void *key,
@@ -5873,123 +5830,82 @@ RATELIMIT_API ratelimit_status ratelimit_redis_acquire_plain(ratelimit_redis *r,
                                                              uint64_t ttl_ms)
 {
     ratelimit_priv_redis_eval e;
-    long long used = 0;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, most, ttl_ms);
     if (status != RATELIMIT_OK)
         return status;
-    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, NULL, 0);
     e.arg[e.args++] = most;
     e.arg[e.args++] = ttl_ms;
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, 'c', key, key_len, &used, 1);
-    return status == RATELIMIT_OK && used < 0 ? RATELIMIT_BUSY : status;
+    return ratelimit_priv_redis_do_one(&e, RATELIMIT_BUSY);
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_release_plain(ratelimit_redis *r, const void *key,
                                                              size_t key_len)
 {
     ratelimit_priv_redis_eval e;
-    long long used = 0;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
     if (status != RATELIMIT_OK)
         return status;
-    memset(&e, 0, sizeof e);
-    e.release = true;
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_PLAIN, key, key_len, NULL, 0);
     e.arg[e.args++] = 0;
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_PLAIN, 'c', key, key_len, &used, 1);
-    return status == RATELIMIT_OK && used < 0 ? RATELIMIT_LOST : status;
+    return ratelimit_priv_redis_do_one(&e, RATELIMIT_LOST);
 }
 
 /* 128 random bits in hex. The kernel gives them, so neither processes nor forks can collide. */
-static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *hex)
+static bool ratelimit_priv_redis_random(ratelimit_redis *r, char *id)
 {
-    static const char digits[] = "0123456789abcdef";
-    unsigned char bytes[16];
     uint64_t random[2];
-    size_t i;
     if (!ratelimit_priv_random(random)) {
         ratelimit_priv_redis_say(r, "the system gives no random numbers");
         return false;
     }
-    memcpy(bytes, random, sizeof bytes);
-    for (i = 0; i < sizeof bytes; i++) {
-        hex[2 * i] = digits[bytes[i] >> 4];
-        hex[2 * i + 1] = digits[bytes[i] & 15];
-    }
-    hex[2 * sizeof bytes] = 0;
+    ratelimit_priv_redis_hex(id, random[0], 16);
+    ratelimit_priv_redis_hex(id + 16, random[1], 16);
+    id[32] = 0;
     return true;
 }
 
-static void ratelimit_priv_redis_pause(uint64_t ns)
-{
-    (void)poll(NULL, 0, (int)((ns + RATELIMIT_MILLISECOND - 1) / RATELIMIT_MILLISECOND));
-}
-
-/* Waiting for something that others hold: pauses double up to the longest, each shortened by a
- * random part. False if the wait is over. */
-typedef struct ratelimit_priv_redis_waiting {
-    uint64_t until_ns, pause_ns, longest_ns, mix;
-} ratelimit_priv_redis_wait_state;
-
-static void ratelimit_priv_redis_wait_start(ratelimit_priv_redis_wait_state *w,
-                                            uint64_t max_wait_ms, uint64_t longest_ms,
-                                            const char *id)
-{
-    uint64_t now = ratelimit_clock_ns();
-    w->until_ns = max_wait_ms > (UINT64_MAX - now) / RATELIMIT_MILLISECOND
-                      ? UINT64_MAX
-                      : now + max_wait_ms * RATELIMIT_MILLISECOND;
-    longest_ms = longest_ms && longest_ms < 3600000 ? longest_ms : longest_ms ? 3600000 : 100;
-    w->longest_ns = longest_ms * RATELIMIT_MILLISECOND;
-    w->pause_ns = (longest_ms < 2 ? longest_ms : 2) * RATELIMIT_MILLISECOND;
-    memcpy(&w->mix, id, sizeof w->mix);
-    w->mix |= 1;
-}
-
-static bool ratelimit_priv_redis_wait_once(ratelimit_priv_redis_wait_state *w, uint64_t free_in_ns)
-{
-    uint64_t now = ratelimit_clock_ns(), pause = w->pause_ns;
-    if (now >= w->until_ns)
-        return false;
-    pause -= ratelimit_priv_redis_chance(&w->mix, pause / 2 + 1);
-    if (free_in_ns && free_in_ns < pause)
-        pause = free_in_ns;
-    if (pause > w->until_ns - now)
-        pause = w->until_ns - now;
-    ratelimit_priv_redis_pause(pause);
-    w->pause_ns = w->pause_ns < w->longest_ns / 2 ? w->pause_ns * 2 : w->longest_ns;
-    return true;
-}
-
-/* Asks until what `script` wants is there, or the wait is over. Asking again with the same id is
- * safe, so a failure costs a pause and not the wait. *sent_ns: when the last one was asked. */
-static ratelimit_status ratelimit_priv_redis_obtain(ratelimit_redis *r, unsigned script, char kind,
+/* Asks with the arguments a, b and id until what `script` wants is there, or the wait is over.
+ * Asking again with the same id is safe, so a failure costs a pause and not the wait. Pauses double
+ * up to the longest, each shortened by chance. *sent_ns: when it was asked last; unit: ns in one of
+ * the second number of the reply, which is how long the thing is still taken. */
+static ratelimit_status ratelimit_priv_redis_obtain(ratelimit_redis *r, unsigned script,
                                                     const void *key, size_t key_len, uint64_t a,
                                                     uint64_t b, const ratelimit_redis_permit *id,
                                                     uint64_t max_wait_ms, uint64_t max_pause_ms,
-                                                    long long *reply, uint64_t *sent_ns)
+                                                    uint64_t unit, long long *reply,
+                                                    uint64_t *sent_ns)
 {
-    const uint64_t unit = kind == 'l' ? RATELIMIT_MILLISECOND : RATELIMIT_MICROSECOND;
-    ratelimit_priv_redis_wait_state wait;
-    ratelimit_priv_redis_wait_start(&wait, max_wait_ms, max_pause_ms, id->id);
+    const uint64_t ms = RATELIMIT_MILLISECOND, start = ratelimit_clock_ns();
+    uint64_t until =
+        max_wait_ms < (UINT64_MAX - start) / ms ? start + max_wait_ms * ms : UINT64_MAX;
+    uint64_t most = max_pause_ms < 3600000 ? max_pause_ms : 3600000;
+    uint64_t longest = ms * (most ? most : 100), pause = longest < 2 * ms ? longest : 2 * ms;
     for (;;) {
         ratelimit_priv_redis_eval e;
         ratelimit_status status;
-        memset(&e, 0, sizeof e);
+        uint64_t now, nap;
+        ratelimit_priv_redis_eval_of(&e, r, script, key, key_len, id, 1);
         e.arg[e.args++] = a;
         e.arg[e.args++] = b;
-        e.permits = id;
-        e.permit_count = 1;
-        reply[0] = reply[1] = 0;
         *sent_ns = ratelimit_clock_ns();
-        status = ratelimit_priv_redis_do(r, &e, script, kind, key, key_len, reply, 2);
+        status = ratelimit_priv_redis_do(&e, reply, 2);
         if (status == RATELIMIT_OK && reply[0] == 1)
             return RATELIMIT_OK;
         if (!max_wait_ms)
             return status == RATELIMIT_OK ? RATELIMIT_BUSY : status;
-        if (!ratelimit_priv_redis_wait_once(&wait, reply[1] > 0 ? (uint64_t)reply[1] * unit : 0))
+        now = ratelimit_clock_ns();
+        if (now >= until)
             return status == RATELIMIT_OK ? RATELIMIT_TIMEOUT : status;
+        pthread_mutex_lock(&r->lock);
+        nap = pause - ratelimit_priv_redis_chance(&r->mix, pause / 2 + 1);
+        pthread_mutex_unlock(&r->lock);
+        if (reply[1] > 0 && (uint64_t)reply[1] * unit < nap)
+            nap = (uint64_t)reply[1] * unit;
+        if (nap > until - now)
+            nap = until - now;
+        (void)poll(NULL, 0, (int)((nap + ms - 1) / ms));
+        pause = pause < longest / 2 ? pause * 2 : longest;
     }
 }
 
@@ -6012,11 +5928,11 @@ RATELIMIT_API ratelimit_status ratelimit_redis_acquire(ratelimit_redis *r, const
         return status;
     if (!ratelimit_priv_redis_random(r, permit->id))
         return RATELIMIT_STORE_FAILED;
-    status =
-        ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_PERMIT, 'p', key, key_len, most,
-                                    ttl_ms * 1000, permit, max_wait_ms, max_pause_ms, reply, &sent);
+    status = ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_PERMIT, key, key_len, most,
+                                         ttl_ms * 1000, permit, max_wait_ms, max_pause_ms,
+                                         RATELIMIT_MICROSECOND, reply, &sent);
     if (retry_after_ns && reply[1] > 0)
-        *retry_after_ns = (uint64_t)reply[1] * 1000;
+        *retry_after_ns = (uint64_t)reply[1] * RATELIMIT_MICROSECOND;
     if (status == RATELIMIT_BUSY || status == RATELIMIT_TIMEOUT)
         memset(permit, 0, sizeof *permit);
     return status;
@@ -6029,35 +5945,22 @@ RATELIMIT_API ratelimit_status ratelimit_redis_release(ratelimit_redis *r, const
 {
     enum { MOST = 1000 };
     ratelimit_priv_redis_eval e;
-    long long one = 0, *reply = &one;
-    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
-    bool all = true;
+    long long reply[MOST];
+    ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1), all;
     size_t i;
     if (status == RATELIMIT_OK && (!permits || !count || count > MOST))
         status = RATELIMIT_BAD_ARGUMENT;
     if (status != RATELIMIT_OK)
         return status;
-    if (count > 1)
-        reply = (long long *)calloc(count, sizeof *reply);
-    memset(&e, 0, sizeof e);
-    e.permits = permits;
-    e.permit_count = count;
-    if (reply)
-        status = ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_RETURN, 'p', key, key_len,
-                                         reply, count);
-    else
-        status = RATELIMIT_STORE_FAILED;
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_RETURN, key, key_len, permits, count);
+    all = status = ratelimit_priv_redis_do(&e, reply, count);
     for (i = 0; i < count; i++) {
-        ratelimit_status s = status != RATELIMIT_OK ? status
-                             : reply[i] == 1        ? RATELIMIT_OK
-                                                    : RATELIMIT_LOST;
-        all = all && s == RATELIMIT_OK;
+        ratelimit_status s = status == RATELIMIT_OK && reply[i] != 1 ? RATELIMIT_LOST : status;
+        all = s == RATELIMIT_LOST ? s : all;
         if (each)
             each[i] = s;
     }
-    if (count > 1)
-        free(reply);
-    return status != RATELIMIT_OK ? status : all ? RATELIMIT_OK : RATELIMIT_LOST;
+    return all;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const void *key,
@@ -6066,17 +5969,12 @@ RATELIMIT_API ratelimit_status ratelimit_redis_extend(ratelimit_redis *r, const 
                                                       uint64_t ttl_ms)
 {
     ratelimit_priv_redis_eval e;
-    long long held = 0;
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
     if (status != RATELIMIT_OK || !permit)
         return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
-    memset(&e, 0, sizeof e);
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_EXTEND, key, key_len, permit, 1);
     e.arg[e.args++] = ttl_ms * 1000;
-    e.permits = permit;
-    e.permit_count = 1;
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_EXTEND, 'p', key, key_len, &held, 1);
-    return status == RATELIMIT_OK && held != 1 ? RATELIMIT_LOST : status;
+    return ratelimit_priv_redis_do_one(&e, RATELIMIT_LOST);
 }
 
 static uint64_t ratelimit_priv_redis_valid_until(uint64_t sent_ns, uint64_t ttl_ms)
@@ -6103,9 +6001,9 @@ RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const vo
         return status;
     if (!ratelimit_priv_redis_random(r, owner.id))
         return RATELIMIT_STORE_FAILED;
-    status =
-        ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_LOCK, 'l', key, key_len, ttl_ms,
-                                    UINT64_C(90) * 86400000, &owner, max_wait_ms, 0, reply, &sent);
+    status = ratelimit_priv_redis_obtain(r, RATELIMIT_PRIV_REDIS_LOCK, key, key_len, ttl_ms,
+                                         UINT64_C(90) * 86400000, &owner, max_wait_ms, 0,
+                                         RATELIMIT_MILLISECOND, reply, &sent);
     if (status == RATELIMIT_OK || status == RATELIMIT_STORE_FAILED)
         memcpy(held->owner, owner.id, sizeof held->owner);
     if (status == RATELIMIT_OK) {
@@ -6115,51 +6013,42 @@ RATELIMIT_API ratelimit_status ratelimit_redis_lock(ratelimit_redis *r, const vo
     return status;
 }
 
-/* Unlocks (ttl_ms 0) or renews. */
+/* Unlocks (renew_ms 0) or renews. */
 static ratelimit_status ratelimit_priv_redis_owned(ratelimit_redis *r, const void *key,
-                                                   size_t key_len, const char *owner,
-                                                   uint64_t ttl_ms)
+                                                   size_t key_len, ratelimit_redis_held *held,
+                                                   uint64_t renew_ms)
 {
+    uint64_t sent = ratelimit_clock_ns();
     ratelimit_priv_redis_eval e;
-    ratelimit_redis_permit id;
-    long long ours = 0;
+    ratelimit_redis_permit owner;
     ratelimit_status status;
-    memset(&e, 0, sizeof e);
-    memcpy(id.id, owner, sizeof id.id);
-    id.id[32] = 0;
-    e.permits = &id;
-    e.permit_count = 1;
-    e.arg[e.args++] = ttl_ms;
-    e.urgent = true; /* the time of a lock passes meanwhile */
-    status =
-        ratelimit_priv_redis_do(r, &e, RATELIMIT_PRIV_REDIS_OWNED, 'l', key, key_len, &ours, 1);
-    return status == RATELIMIT_OK && ours != 1 ? RATELIMIT_LOST : status;
+    if (!held)
+        return RATELIMIT_BAD_ARGUMENT;
+    memcpy(owner.id, held->owner, sizeof owner.id);
+    ratelimit_priv_redis_eval_of(&e, r, RATELIMIT_PRIV_REDIS_OWNED, key, key_len, &owner, 1);
+    e.arg[e.args++] = renew_ms;
+    status = ratelimit_priv_redis_do_one(&e, RATELIMIT_LOST);
+    if (!renew_ms || status == RATELIMIT_LOST)
+        held->valid_until_ns = 0;
+    else if (status == RATELIMIT_OK)
+        held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, renew_ms);
+    return status;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_unlock(ratelimit_redis *r, const void *key,
                                                       size_t key_len, ratelimit_redis_held *held)
 {
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, 1);
-    if (status != RATELIMIT_OK || !held)
-        return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
-    held->valid_until_ns = 0;
-    return ratelimit_priv_redis_owned(r, key, key_len, held->owner, 0);
+    return status == RATELIMIT_OK ? ratelimit_priv_redis_owned(r, key, key_len, held, 0) : status;
 }
 
 RATELIMIT_API ratelimit_status ratelimit_redis_renew(ratelimit_redis *r, const void *key,
                                                      size_t key_len, ratelimit_redis_held *held,
                                                      uint64_t ttl_ms)
 {
-    uint64_t sent = ratelimit_clock_ns();
     ratelimit_status status = ratelimit_priv_redis_good(r, key, key_len, 1, ttl_ms);
-    if (status != RATELIMIT_OK || !held)
-        return status != RATELIMIT_OK ? status : RATELIMIT_BAD_ARGUMENT;
-    status = ratelimit_priv_redis_owned(r, key, key_len, held->owner, ttl_ms);
-    if (status == RATELIMIT_OK)
-        held->valid_until_ns = ratelimit_priv_redis_valid_until(sent, ttl_ms);
-    else if (status == RATELIMIT_LOST)
-        held->valid_until_ns = 0;
-    return status;
+    return status == RATELIMIT_OK ? ratelimit_priv_redis_owned(r, key, key_len, held, ttl_ms)
+                                  : status;
 }
 
 RATELIMIT_API uint64_t ratelimit_redis_valid_ns(const ratelimit_redis_held *held)
@@ -6291,29 +6180,19 @@ RATELIMIT_API bool ratelimit_redis_keep_stop(ratelimit_redis_keeper *keeper)
 #  if defined(RATELIMIT_REDIS_ASYNC)
 /* ---- >>implementation: asynchronous -------------------------------------------------------------
 
-   A call of take is a job; each request of it, or all of an all-or-none, is a call of the engine. A
-   caller may close us wherever we call it. So answers are called only where the outermost function
-   of ours ends, and the handle is freed after that. */
+   A call of take is a job: a batch, and copies of what it is of. A caller may close us wherever we
+   call it. So answers are called only where the outermost function of this header ends, and the
+   handle is freed after that. */
 
 typedef struct ratelimit_priv_async_job {
+    ratelimit_priv_redis_batch b;                 /* must be first; what Redis is asked */
     struct ratelimit_priv_async_job *next, *prev; /* in the order of their deadlines */
-    uint64_t deadline, start_ns;
-    bool asked_redis;
+    uint64_t start_ns, tier_ns;                   /* tier_ns: by the clock of a tier in front */
     ratelimit_redis_answers answers;
     void *self;
-    size_t count, calls, left; /* left: calls that are not done */
-    ratelimit_mode mode;
-    ratelimit_request *req;
-    ratelimit_result *res;
+    ratelimit_request *req; /* what the caller asks */
     ratelimit_limit *limit;
-    /* If a tier is in front: */
-    uint64_t asked_ns;        /* by its clock */
-    ratelimit_request *asked; /* of Redis */
-    ratelimit_priv_ask *tier; /* what it has to know until the answer */
-    ratelimit_priv_redis_entry *entry;
-    ratelimit_priv_redis_ask *ask;
-    ratelimit_priv_redis_call *call;
-    ratelimit_priv_redis_turns *turns; /* not NULL: instead of entry, ask, call */
+    ratelimit_request *asked; /* with a tier in front: what Redis is asked */
     char *keys;
 } ratelimit_priv_async_job;
 
@@ -6329,54 +6208,31 @@ struct ratelimit_redis_async {
     bool closed;
 };
 
-/* Room for bytes at *size, aligned; where it begins. */
-static size_t ratelimit_priv_async_room(size_t *size, size_t count, size_t bytes)
+/* Places what job needs in base. Returns how much that is. */
+static size_t ratelimit_priv_async_place(ratelimit_priv_async_job *job, char *base, size_t keys,
+                                         bool has_tier)
 {
-    size_t at = *size;
-    *size = at + (count * bytes + 15) / 16 * 16;
-    return at;
+    size_t size = 0, n = job->b.count;
+    (void)ratelimit_priv_redis_cut(base, &size, 1, sizeof *job);
+    job->req = (ratelimit_request *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->req);
+    job->b.req = job->req;
+    job->b.res = (ratelimit_result *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->b.res);
+    job->limit = (ratelimit_limit *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->limit);
+    job->keys = (char *)ratelimit_priv_redis_cut(base, &size, keys, 1);
+    if (has_tier) {
+        job->b.tier =
+            (ratelimit_priv_ask *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->b.tier);
+        job->asked =
+            (ratelimit_request *)ratelimit_priv_redis_cut(base, &size, n, sizeof *job->asked);
+    }
+    return ratelimit_priv_redis_batch_place(&job->b, base, size);
 }
 
-/* A job with copies of count requests, their keys and limits; NULL if there is no memory. */
-static ratelimit_priv_async_job *
-ratelimit_priv_async_job_of(const ratelimit_request *req, size_t count, size_t calls, bool has_tier)
+/* Copies requests, their keys and limits into job. */
+static void ratelimit_priv_async_copy(ratelimit_priv_async_job *job, const ratelimit_request *req)
 {
-    size_t size = 0, keys = 0, at[9], i, asked = has_tier ? count : 0;
-    ratelimit_priv_async_job *job;
-    char *base;
-    for (i = 0; i < count; i++) {
-        size_t len = req[i].key ? req[i].key_len : 0;
-        if (len > SIZE_MAX / 4 - keys)
-            return NULL;
-        keys += len;
-    }
-    (void)ratelimit_priv_async_room(&size, 1, sizeof *job);
-    at[0] = ratelimit_priv_async_room(&size, count, sizeof *job->req);
-    at[1] = ratelimit_priv_async_room(&size, count, sizeof *job->res);
-    at[2] = ratelimit_priv_async_room(&size, count, sizeof *job->entry);
-    at[3] = ratelimit_priv_async_room(&size, calls, sizeof *job->ask);
-    at[4] = ratelimit_priv_async_room(&size, calls, sizeof *job->call);
-    at[5] = ratelimit_priv_async_room(&size, asked, sizeof *job->asked);
-    at[6] = ratelimit_priv_async_room(&size, asked, sizeof *job->tier);
-    at[7] = ratelimit_priv_async_room(&size, count, sizeof *job->limit);
-    at[8] = ratelimit_priv_async_room(&size, keys, 1);
-    base = (char *)malloc(size);
-    if (!base)
-        return NULL;
-    job = (ratelimit_priv_async_job *)(void *)base;
-    memset(job, 0, sizeof *job);
-    job->count = count;
-    job->calls = calls;
-    job->req = (ratelimit_request *)(void *)(base + at[0]);
-    job->res = (ratelimit_result *)(void *)(base + at[1]);
-    job->entry = (ratelimit_priv_redis_entry *)(void *)(base + at[2]);
-    job->ask = (ratelimit_priv_redis_ask *)(void *)(base + at[3]);
-    job->call = (ratelimit_priv_redis_call *)(void *)(base + at[4]);
-    job->asked = (ratelimit_request *)(void *)(base + at[5]);
-    job->tier = has_tier ? (ratelimit_priv_ask *)(void *)(base + at[6]) : NULL;
-    job->limit = (ratelimit_limit *)(void *)(base + at[7]);
-    job->keys = base + at[8];
-    for (i = 0, keys = 0; i < count; i++) {
+    size_t i, keys = 0;
+    for (i = 0; i < job->b.count; i++) {
         job->req[i] = req[i];
         if (req[i].limit) {
             job->limit[i] = *req[i].limit;
@@ -6388,16 +6244,13 @@ ratelimit_priv_async_job_of(const ratelimit_request *req, size_t count, size_t c
             keys += req[i].key_len;
         }
     }
-    return job;
 }
 
 /* Puts job among those under way, and takes it out. */
-static void ratelimit_priv_async_push(ratelimit_redis_async *a, ratelimit_priv_async_job *job,
-                                      uint64_t deadline)
+static void ratelimit_priv_async_push(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
-    job->deadline = deadline;
     job->prev = a->last;
-    while (job->prev && job->prev->deadline > deadline)
+    while (job->prev && job->prev->b.deadline > job->b.deadline)
         job->prev = job->prev->prev;
     job->next = job->prev ? job->prev->next : a->first;
     if (job->prev)
@@ -6425,11 +6278,12 @@ static void ratelimit_priv_async_pull(ratelimit_redis_async *a, ratelimit_priv_a
 /* From those under way to those that are to be answered. */
 static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
-    if (job->tier)
-        ratelimit_priv_tier_end(a->loop.tier, job->req, job->res, job->count, job->mode,
-                                job->asked_ns, job->tier);
+    ratelimit_priv_redis_batch *b = &job->b;
+    if (b->tier)
+        ratelimit_priv_tier_end(a->loop.tier, job->req, b->res, b->count, b->mode, job->tier_ns,
+                                b->tier);
     ratelimit_priv_async_pull(a, job);
-    if (job->asked_redis) {
+    if (b->sent) {
         ratelimit_priv_redis_count_time(a->r, job->start_ns, a->e.succeeded);
         a->e.succeeded = false;
     }
@@ -6443,51 +6297,17 @@ static void ratelimit_priv_async_finish(ratelimit_redis_async *a, ratelimit_priv
     a->ready_count++;
 }
 
-/* The next slot of an all-or-none that asks one after the other; or it ends. */
-static void ratelimit_priv_async_turn(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+/* A batch is done, or has another place in the order of deadlines. */
+static void ratelimit_priv_async_changed(ratelimit_priv_redis_batch *b)
 {
-    ratelimit_priv_redis_turns *t = job->turns;
-    do {
-        bool back = t->back;
-        size_t first, i, n = ratelimit_priv_redis_turns_step(t, &first);
-        if (!n) {
-            ratelimit_priv_async_finish(a, job);
-            return;
-        }
-        if (t->back && !back) {
-            ratelimit_priv_async_pull(a, job);
-            ratelimit_priv_async_push(a, job, job->deadline + a->r->timeout_ns / 3);
-        }
-        job->left = 1; /* so that it stays until all are out */
-        for (i = first; i < first + n; i++) {
-            ratelimit_priv_redis_call *call = &t->call[i];
-            if (call->done)
-                continue;
-            call->job = job;
-            call->deadline = job->deadline;
-            job->asked_redis = true;
-            job->left++;
-            a->e.left++;
-            ratelimit_priv_redis_dispatch(&a->e, call);
-        }
-    } while (--job->left == 0);
-}
-
-static void ratelimit_priv_async_settled(ratelimit_priv_redis_engine *e,
-                                         ratelimit_priv_redis_call *call)
-{
-    ratelimit_priv_async_job *job = (ratelimit_priv_async_job *)call->job;
-    size_t i, at = job->calls == job->count ? (size_t)(call - job->call) : 0;
-    if (job->turns) {
-        if (--job->left == 0)
-            ratelimit_priv_async_turn((ratelimit_redis_async *)(void *)e, job);
+    ratelimit_redis_async *a = (ratelimit_redis_async *)(void *)b->e;
+    ratelimit_priv_async_job *job = (ratelimit_priv_async_job *)(void *)b;
+    if (b->done) {
+        ratelimit_priv_async_finish(a, job);
         return;
     }
-    if (call->failed)
-        for (i = 0; i < job->count / job->calls; i++)
-            ratelimit_priv_answer(&job->res[at + i], RATELIMIT_STORE_FAILED);
-    if (--job->left == 0)
-        ratelimit_priv_async_finish((ratelimit_redis_async *)(void *)e, job);
+    ratelimit_priv_async_pull(a, job);
+    ratelimit_priv_async_push(a, job);
 }
 
 /* The loop is told what conn waits for, if that is something else than before. */
@@ -6515,7 +6335,7 @@ RATELIMIT_API uint64_t ratelimit_redis_async_next_deadline(const ratelimit_redis
     if (a->ready)
         return 0;
     next = ratelimit_priv_redis_due(&a->e);
-    return a->first && a->first->deadline < next ? a->first->deadline : next;
+    return a->first && a->first->b.deadline < next ? a->first->b.deadline : next;
 }
 
 /* Sets the loop's timer if it must fire earlier than it would. */
@@ -6534,35 +6354,28 @@ static void ratelimit_priv_async_arm(ratelimit_redis_async *a)
     a->depth--;
 }
 
-/* Redis' answers become the limiter's. */
-static void ratelimit_priv_async_limit(ratelimit_limiter *l, ratelimit_priv_async_job *job)
-{
-    size_t i;
-    if (!l)
-        return;
-    ratelimit_priv_policy(l, job->req, job->res, job->count, job->mode);
-    for (i = 0; i < job->count; i++)
-        (void)ratelimit_priv_finish(l, &job->req[i], &job->res[i], l->shadow);
-}
-
 /* Calls answers: those that are ready now. What is answered without a server meanwhile waits for
  * the next time, or a caller that always asks again would never get out of here. */
 static void ratelimit_priv_async_deliver(ratelimit_redis_async *a)
 {
-    size_t count = a->ready_count;
+    ratelimit_limiter *l = a->loop.limiter;
+    size_t count = a->ready_count, i;
     while (a->ready && (count || a->closed)) {
         ratelimit_priv_async_job *job = a->ready;
+        ratelimit_result *res = job->b.res;
         a->ready = job->next;
         if (a->ready)
             a->ready->prev = NULL;
         else
             a->ready_last = NULL;
         a->ready_count--;
-        a->requests -= job->count;
+        a->requests -= job->b.count;
         count -= count != 0;
-        ratelimit_priv_async_limit(a->loop.limiter, job);
-        job->answers(job->self, job->res, job->count);
-        free(job->turns);
+        if (l)
+            ratelimit_priv_policy(l, job->req, res, job->b.count, job->b.mode);
+        for (i = 0; l && i < job->b.count; i++)
+            (void)ratelimit_priv_finish(l, &job->req[i], &res[i], l->shadow);
+        job->answers(job->self, res, job->b.count);
         free(job);
     }
 }
@@ -6572,7 +6385,7 @@ static void ratelimit_priv_async_leave(ratelimit_redis_async *a)
 {
     if (a->depth == 1) {
         ratelimit_priv_async_deliver(a);
-        ratelimit_priv_redis_free_dead(&a->e);
+        ratelimit_priv_redis_tidy(&a->e);
         ratelimit_priv_async_arm(a);
     }
     if (--a->depth == 0 && a->closed) {
@@ -6604,7 +6417,7 @@ RATELIMIT_API void ratelimit_redis_async_tick(ratelimit_redis_async *a, uint64_t
     a->depth++;
     ratelimit_priv_redis_overdue(&a->e, now_ns);
     ratelimit_priv_redis_retry(&a->e, now_ns);
-    if ((a->first && a->first->deadline <= now_ns) ||
+    if ((a->first && a->first->b.deadline <= now_ns) ||
         (!a->e.map.done && a->e.map.deadline <= now_ns))
         ratelimit_priv_redis_expire(&a->e, now_ns);
     ratelimit_priv_async_leave(a);
@@ -6627,69 +6440,29 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     a->loop = *loop;
     if (!a->loop.max_requests)
         a->loop.max_requests = 10000;
-    a->r = a->e.r = ratelimit_redis_open(options, status);
+    a->r = ratelimit_redis_open(options, status);
     if (!a->r) {
         free(a);
         return NULL;
     }
-    a->r->pool_size = UINT32_MAX; /* it has one connection to each node, and shares none */
-    a->e.map.done = true;
-    a->e.settled = ratelimit_priv_async_settled;
+    ratelimit_priv_redis_engine_of(&a->e, a->r, 0);
+    a->r->o.pool_size = UINT32_MAX; /* it has one connection to each node, and shares none */
     a->e.watch = ratelimit_priv_async_watch;
     return a;
 }
 
-/* Begins job: its calls go out; what is settled already waits for tick. */
-static void ratelimit_priv_async_begin(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
+/* A tier in front answers what it can; what is left is asked of Redis, perhaps as a lease. */
+static void ratelimit_priv_async_ask_tier(ratelimit_redis_async *a, ratelimit_priv_async_job *job)
 {
-    ratelimit_redis *r = a->r;
-    uint64_t now_ns = r->clock ? r->clock(r->clock_self) : 0;
-    bool beyond = now_ns / 1000 >= RATELIMIT_PRIV_REDIS_EXACT, all = job->mode == RATELIMIT_ALL;
+    ratelimit_priv_redis_batch *b = &job->b;
     size_t i;
-    if (job->tier)
-        (void)ratelimit_priv_tier_begin(a->loop.tier, job->req, job->res, job->count, job->mode,
-                                        &job->asked_ns, job->tier);
-    for (i = 0; i < job->count; i++) {
-        const ratelimit_request *req = &job->req[i];
-        if (job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE)
-            continue;
-        if (job->tier) {
-            job->asked[i] = ratelimit_priv_tier_sent(req, &job->tier[i]);
-            req = &job->asked[i];
-        }
-        ratelimit_priv_redis_prepare(&job->entry[i], req, &job->res[i]);
-    }
-    if (job->turns && !beyond && !(job->tier && job->tier->what == RATELIMIT_PRIV_HERE)) {
-        if (job->tier)
-            job->turns->req = job->asked;
-        if (ratelimit_priv_redis_turns_order(job->turns)) {
-            ratelimit_priv_async_turn(a, job);
-            return;
-        }
-    }
-    free(job->turns);
-    job->turns = NULL;
-    job->left = 1; /* so that it stays until all are out */
-    for (i = 0; i < job->calls; i++) {
-        ratelimit_priv_redis_call *call = &job->call[i];
-        if ((job->tier && job->tier[i].what == RATELIMIT_PRIV_HERE) ||
-            !ratelimit_priv_redis_start(r, &job->ask[i], call, &job->entry[i],
-                                        job->count / job->calls, all, now_ns))
-            continue;
-        call->job = job;
-        call->deadline = job->deadline;
-        job->asked_redis = true;
-        job->left++;
-        a->e.left++;
-        if (beyond) {
-            ratelimit_priv_redis_say(r, "the clock is beyond the year 2255");
-            ratelimit_priv_redis_fail(&a->e, call, RATELIMIT_PRIV_REDIS_UNREACHED);
-        } else {
-            ratelimit_priv_redis_dispatch(&a->e, call);
-        }
-    }
-    if (--job->left == 0)
-        ratelimit_priv_async_finish(a, job);
+    (void)ratelimit_priv_tier_begin(a->loop.tier, job->req, b->res, b->count, b->mode,
+                                    &job->tier_ns, b->tier);
+    for (i = 0; i < b->count; i++)
+        job->asked[i] = b->tier[i].what == RATELIMIT_PRIV_HERE
+                            ? job->req[i]
+                            : ratelimit_priv_tier_sent(&job->req[i], &b->tier[i]);
+    b->req = job->asked;
 }
 
 static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
@@ -6697,8 +6470,8 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
                                                   bool all, ratelimit_redis_answers answers,
                                                   void *self)
 {
-    ratelimit_priv_async_job *job;
-    uint64_t deadline;
+    ratelimit_priv_async_job plan, *job;
+    size_t i, keys = 0, len;
     if (!a || !req || !count || !answers || count > a->loop.max_requests ||
         (all && count > RATELIMIT_MAX_ALL))
         return RATELIMIT_BAD_ARGUMENT;
@@ -6706,29 +6479,36 @@ static ratelimit_status ratelimit_priv_async_send(ratelimit_redis_async *a,
         return RATELIMIT_CANCELED;
     if (count > a->loop.max_requests - a->requests)
         return RATELIMIT_BUSY;
-    all = all && count > 1;
-    job = ratelimit_priv_async_job_of(req, count, all ? 1 : count, a->loop.tier != NULL);
+    for (i = 0; i < count; i++, keys += len) {
+        len = req[i].key ? req[i].key_len : 0;
+        if (len > SIZE_MAX / 4 - keys)
+            return RATELIMIT_NO_MEMORY;
+    }
+    memset(&plan, 0, sizeof plan);
+    plan.b.r = a->r;
+    plan.b.e = &a->e;
+    plan.b.changed = ratelimit_priv_async_changed;
+    plan.b.count = count;
+    plan.b.mode = all && count > 1 ? RATELIMIT_ALL : RATELIMIT_EACH;
+    plan.start_ns = ratelimit_clock_ns();
+    plan.b.deadline = plan.start_ns + a->r->timeout_ns;
+    plan.answers = answers;
+    plan.self = self;
+    job = (ratelimit_priv_async_job *)malloc(
+        ratelimit_priv_async_place(&plan, NULL, keys, a->loop.tier != NULL));
     if (!job)
         return RATELIMIT_NO_MEMORY;
-    job->start_ns = ratelimit_clock_ns();
-    deadline = job->start_ns + a->r->timeout_ns;
-    job->mode = all ? RATELIMIT_ALL : RATELIMIT_EACH;
-    if (ratelimit_priv_redis_in_turn(a->r, job->req, count, job->mode)) {
-        deadline -= a->r->timeout_ns / 3; /* the rest is for giving back */
-        job->turns = ratelimit_priv_redis_turns_of(a->r, job->req, job->res, count,
-                                                   a->r->clock ? a->r->clock(a->r->clock_self) : 0);
-        if (!job->turns) {
-            free(job);
-            return RATELIMIT_NO_MEMORY;
-        }
-    }
+    (void)ratelimit_priv_async_place(&plan, (char *)job, keys, a->loop.tier != NULL);
+    *job = plan;
+    ratelimit_priv_async_copy(job, req);
+    ratelimit_priv_redis_batch_plan(&job->b);
     a->requests += count;
-    job->answers = answers;
-    job->self = self;
-    ratelimit_priv_async_push(a, job, deadline);
-    ratelimit_priv_async_begin(a, job);
+    ratelimit_priv_async_push(a, job);
+    if (a->loop.tier)
+        ratelimit_priv_async_ask_tier(a, job);
+    ratelimit_priv_redis_batch_begin(&job->b);
     if (!a->depth)
-        ratelimit_priv_redis_free_dead(&a->e);
+        ratelimit_priv_redis_tidy(&a->e);
     ratelimit_priv_async_arm(a);
     return RATELIMIT_OK;
 }
@@ -6778,17 +6558,19 @@ RATELIMIT_API const char *ratelimit_redis_async_error(ratelimit_redis_async *a, 
 
 RATELIMIT_API void ratelimit_redis_async_close(ratelimit_redis_async *a)
 {
+    ratelimit_priv_redis_conn *conn;
     size_t i;
     if (!a || a->closed)
         return;
     a->depth++;
-    while (a->e.conns)
-        ratelimit_priv_redis_bury(a->e.conns);
+    for (conn = a->e.conns; conn; conn = conn->next)
+        if (conn->state != RATELIMIT_PRIV_REDIS_DEAD)
+            ratelimit_priv_redis_bury(conn);
     a->closed = true;
     while (a->first) {
         ratelimit_priv_async_job *job = a->first;
-        for (i = 0; i < job->count; i++)
-            ratelimit_priv_answer(&job->res[i], RATELIMIT_CANCELED);
+        for (i = 0; i < job->b.count; i++)
+            ratelimit_priv_answer(&job->b.res[i], RATELIMIT_CANCELED);
         ratelimit_priv_async_finish(a, job);
     }
     ratelimit_priv_async_leave(a);

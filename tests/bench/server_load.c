@@ -64,14 +64,13 @@ static void make_redis(target *t)
     for (i = 0; i < KEYS; i++) {
         ratelimit_priv_redis_entry entry;
         ratelimit_priv_redis_ask ask;
-        ratelimit_priv_redis_call call;
         ratelimit_request q = RATELIMIT_REQUEST(key, 0, &plenty, 1);
         ratelimit_result res;
         q.key_len = (size_t)snprintf(key, sizeof key, "k%zu", i * 7919 % KEYS);
         ratelimit_priv_redis_prepare(&entry, &q, &res);
-        ratelimit_priv_redis_start(redis, &ask, &call, &entry, 1, false, 0);
+        ratelimit_priv_redis_start(redis, &ask, &entry, 1, false, 0);
         t->from[i] = conn.out_len;
-        call.build(&call, &conn);
+        ask.call.build(&ask.call, &conn);
     }
     t->from[i] = conn.out_len;
     t->bytes = conn.out;

@@ -75,7 +75,6 @@ static void decide(ratelimit_request *q, size_t count, ratelimit_mode mode, bool
 typedef struct flying {
     ratelimit_priv_redis_entry entry[16];
     ratelimit_priv_redis_ask ask;
-    ratelimit_priv_redis_call call;
     ratelimit_request q[16];
     ratelimit_result res[16];
 } flying;
@@ -107,9 +106,8 @@ static void flight_put(ratelimit_priv_redis_conn *conn, flying *f)
         f->q[i] = server_request(any_key(flight_keys), flight_limit, RATELIMIT_TAKE, 1);
         ratelimit_priv_redis_prepare(&f->entry[i], &f->q[i], &f->res[i]);
     }
-    ratelimit_priv_redis_start(redis, &f->ask, &f->call, f->entry, flight_batch, flight_batch > 1,
-                               0);
-    f->call.build(&f->call, conn);
+    ratelimit_priv_redis_start(redis, &f->ask, f->entry, flight_batch, flight_batch > 1, 0);
+    f->ask.call.build(&f->ask.call, conn);
 }
 
 static void flight_check(flying *f, const redisReply *reply)
@@ -121,7 +119,7 @@ static void flight_check(flying *f, const redisReply *reply)
     }
     if (flight_limit == NULL)
         return;
-    if (!f->call.answer(&f->call, reply))
+    if (!f->ask.call.answer(&f->ask.call, reply))
         exit(1);
     for (i = 0; i < flight_batch; i++)
         if (f->res[i].allowed != flight_allowed)

@@ -116,27 +116,28 @@ local function terms(most, cost, window)
   return string.pack('<ddc5c5d', most, cost, tag, owed, 19000000000) ..
          (window and string.pack('<d', window) or '')
 end
-local wide, wide_owed = 'TAG00\6\0\0', 'TAG01\6\0\0'
+local function wide(most, cost, parts, period)
+  local of = parts > 1 and string.pack('<I3', parts - 1) or '\0\0\0'
+  return string.pack('<ddc8c8ddI3I3I3I3d', most, cost, tag .. of, owed .. of,
+                     period > 0 and 10000000000 or 19000000000, 9000000000,
+                     3 % parts, 4 % parts, 5 % parts, parts - 1, period)
+end
 for _ = 1, 3 do
   micros = micros + 1234567
   run('take', {'a'}, terms(5000000000, 3333333333))
   run('take', {'a'}, terms(9000000000, 8333333333, 9000000000), 1, 90000, micros, 7)
   run('take', {'a'}, terms(-1, 1))
   run('many', {'a', 'b'}, '', '', '', 0, terms(5000000000, 1500000001, 9000000000))
-  run('ask', {'c'}, '', '', '', 0, tag, owed, 5000000000, 1500000001, 19000000000, 9000000000)
-  run('ask', {'d'}, '', '', '', 0, wide, wide_owed, 5000000000, 1428571428, 19000000000, 9000000000,
-      3, 4, 5, 7, 0)
-  run('ask', {'e'}, '', '', '', 0, tag, owed, 500000000, 1500000001, '10000000000 9000000000', '', 0, 0,
-      0, 1, 60000000)
-  for _, of in ipairs({{'c', tag, owed, 1, 0, '19000000000'}, {'d', wide, wide_owed, 7, 0, '19000000000'},
-                       {'e', tag, owed, 1, 60000000, '10000000000 9000000000'}}) do
-    run('give', {of[1]}, '', '', '', 0, of[2], of[3], of[6], of[4], of[5], block, 'up_to',
-        9000000000, 0, 3000000001, 0, 1000000001, 0)
-    run('give', {of[1]}, '', '', '', 0, of[2], of[3], of[6], of[4], of[5], block, 'back',
-        9000000000, 0, 9007199254740992, 0, 1000000001, 0)
+  run('ask', {'c'}, '', '', '', 0, terms(5000000000, 1500000001, 9000000000))
+  run('ask', {'d'}, '', '', '', 0, wide(5000000000, 1428571428, 7, 0) .. '\0')
+  run('ask', {'e'}, '', '', '', 0, wide(500000000, 1500000001, 1, 60000000))
+  for key, of in pairs({c = {1, 0}, d = {7, 0}, e = {1, 60000000}}) do
+    local like = wide(0, 0, of[1], of[2])
+    run('give', {key}, '', '', '', 0, like, block, 'up_to', 3000000001, 0, 1000000001, 0)
+    run('give', {key}, '', '', '', 0, like, block, 'back', 9007199254740992, 0, 1000000001, 0)
   end
-  run('give', {'f'}, '', '', '', 0, tag, owed, 19000000000, 1, 0, block, 'block', 9000000000, 0,
-      60000000001, 0, 8000000000, 0, 8000000000)
+  run('give', {'f'}, '', '', '', 0, wide(0, 0, 1, 0), block, 'block', 60000000001, 0, 8000000000, 0,
+      8000000000)
   run('swap', {'a'}, '')
   run('swap', {'a'}, '', strings.a or '', 'new', 77)
   strings.a = nil
@@ -144,7 +145,7 @@ for _ = 1, 3 do
   run('slide', {'s'}, 5, 1, 60007, 5 * 60007)
   run('plain', {'p'}, 5, 60000)
   run('plain', {'q'}, 5, 60000)
-  run('plain', {'q'}, -1, 0)
+  run('plain', {'q'}, 0)
   run('permit', {'z'}, 2, 60000000, 'id' .. micros)
   run('permit', {'z'}, 1, 60000000, 'other')
   run('extend', {'z'}, 60000000, 'id' .. micros)

@@ -205,6 +205,25 @@ static void windows_semaphores_and_locks_work_for_a_thousand_keys(void)
     ratelimit_redis_close(r);
 }
 
+/* Keys of three nodes, in the order of their slots: so they are asked. */
+static void keys_of_three_nodes(ratelimit_redis *r, char key[3][16])
+{
+    uint32_t slot, low = 0;
+    int found, i;
+    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_OK);
+    for (found = 0; found < 3; found++, low = slot)
+        for (i = 0;; i++) {
+            int j = 0;
+            snprintf(key[found], 16, "turn-%d", i);
+            slot = slot_of(r, key[found]);
+            while (j < found && r->slots[slot_of(r, key[j])] != r->slots[slot])
+                j++;
+            /* The masters have a third of the slots each, one after the other. */
+            if (j == found && slot >= low && slot < (uint32_t)(found + 1) * 5462)
+                break;
+        }
+}
+
 /* One node hangs: the answers of the others came, and were thrown away with its. */
 static void a_batch_over_a_hung_node_tells_what_the_others_said(void)
 {
@@ -214,17 +233,13 @@ static void a_batch_over_a_hung_node_tells_what_the_others_said(void)
     ratelimit_request q[3];
     ratelimit_result res[3];
     char keys[3][16];
-    int i, node, hung, found = 0, pids[3];
+    int i, node, hung, pids[3];
     options.timeout_ms = 200; /* well below the time after which a replica takes over */
     options.cool_down_ms = 1;
     r = server_open(&options);
     store = ratelimit_redis_store(r);
     flush_all();
-    for (i = 0; found < 3; i++) { /* a key of each node, those of one before and after another */
-        snprintf(keys[found], sizeof keys[0], "%d", i);
-        if (slot_of(r, keys[found]) / 5462 == (uint32_t)found)
-            found++;
-    }
+    keys_of_three_nodes(r, keys);
     for (i = 0; i < 3; i++) {
         q[i] = server_request(keys[i], &hourly, RATELIMIT_TAKE, 1);
         pids[i] = node_pid[node_of(owner_of(r, keys[i]))];
@@ -412,23 +427,16 @@ static void rules_over_several_nodes_obey_on_failure(void)
     ratelimit_redis_close(r);
 }
 
-/* Keys of three nodes, in the order of their slots: so they are asked. */
-static void keys_of_three_nodes(ratelimit_redis *r, char key[3][16])
+/* A handle that asks one node after the other, and keys of three nodes. */
+static ratelimit_redis *open_in_turn(char key[3][16])
 {
-    uint32_t slot, low = 0;
-    int found, i;
-    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_OK);
-    for (found = 0; found < 3; found++, low = slot)
-        for (i = 0;; i++) {
-            int j = 0;
-            snprintf(key[found], 16, "turn-%d", i);
-            slot = slot_of(r, key[found]);
-            while (j < found && r->slots[slot_of(r, key[j])] != r->slots[slot])
-                j++;
-            /* The masters have a third of the slots each, one after the other. */
-            if (j == found && slot >= low && slot < (uint32_t)(found + 1) * 5462)
-                break;
-        }
+    ratelimit_redis_options options = cluster_options();
+    ratelimit_redis *r;
+    options.all_in_turn = true;
+    r = server_open(&options);
+    keys_of_three_nodes(r, key);
+    flush_all();
+    return r;
 }
 
 static void all_or_none_in_turn_gives_back_what_the_first_nodes_took(void)
@@ -436,17 +444,14 @@ static void all_or_none_in_turn_gives_back_what_the_first_nodes_took(void)
     static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
     static const ratelimit_op ops[] = {RATELIMIT_TAKE, RATELIMIT_TAKE_UP_TO, RATELIMIT_RESERVE,
                                        RATELIMIT_CHARGE};
-    ratelimit_redis_options options = cluster_options();
     ratelimit_redis *r;
     ratelimit_store store;
     ratelimit_request q[4];
     ratelimit_result res[4];
     char key[3][16];
     size_t i;
-    options.all_in_turn = true;
-    r = server_open(&options);
+    r = open_in_turn(key);
     store = ratelimit_redis_store(r);
-    keys_of_three_nodes(r, key);
     for (i = 0; i < sizeof ops / sizeof ops[0]; i++) {
         flush_all();
         q[0] = server_request(key[2], &hourly, RATELIMIT_TAKE, 7);
@@ -484,17 +489,13 @@ static void all_or_none_in_turn_asks_for_windows_last(void)
 {
     static const ratelimit_limit window = RATELIMIT_WINDOW(10, 100 * RATELIMIT_DAY);
     static const ratelimit_limit one = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 1, 1);
-    ratelimit_redis_options options = cluster_options();
     ratelimit_redis *r;
     ratelimit_store store;
     ratelimit_request q[2];
     ratelimit_result res[2];
     char key[3][16];
-    options.all_in_turn = true;
-    r = server_open(&options);
+    r = open_in_turn(key);
     store = ratelimit_redis_store(r);
-    keys_of_three_nodes(r, key);
-    flush_all();
     q[0] = server_request(key[0], &window, RATELIMIT_TAKE, 4);
     q[1] = server_request(key[1], &one, RATELIMIT_TAKE, 1);
     store.decide(&store, q, res, 2, RATELIMIT_ALL);

@@ -143,7 +143,7 @@ static void connections_forgotten_while_idle_cost_one_decision(void)
     server_flush();
     proxy_open(&p, server_port());
     options.port = p.port;
-    options.timeout_ms = 50;
+    options.timeout_ms = 500;
     r = server_open(&options);
     CHECK(server_take(r, "k", &hourly, 1).allowed);
     proxy_spoil(&p, PROXY_FORGET);
@@ -732,10 +732,10 @@ static void urls_are_read(void)
             continue;
         CHECK_TEXT(r->nodes->host, good[i].host);
         CHECK_U64(r->nodes->port, good[i].port);
-        CHECK_U64(r->database, good[i].database);
-        CHECK_TEXT(r->unix_path ? r->unix_path : "", good[i].path ? good[i].path : "");
-        CHECK_TEXT(r->user ? r->user : "", good[i].user ? good[i].user : "");
-        CHECK_TEXT(r->password ? r->password : "", good[i].password ? good[i].password : "");
+        CHECK_U64(r->o.database, good[i].database);
+        CHECK_TEXT(r->o.unix_path ? r->o.unix_path : "", good[i].path ? good[i].path : "");
+        CHECK_TEXT(r->o.user ? r->o.user : "", good[i].user ? good[i].user : "");
+        CHECK_TEXT(r->o.password ? r->o.password : "", good[i].password ? good[i].password : "");
         ratelimit_redis_close(r);
     }
     for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -758,8 +758,8 @@ static void urls_are_read(void)
     sentinels = ratelimit_redis_open_url("redis://a,b:7001,[::1],[fe80::2]:7002/3?master=m%20x",
                                          NULL, &status);
     CHECK_U64(status, RATELIMIT_OK);
-    CHECK_TEXT(sentinels->master_name, "m x");
-    CHECK_U64(sentinels->database, 3);
+    CHECK_TEXT(sentinels->o.master_name, "m x");
+    CHECK_U64(sentinels->o.database, 3);
     for (i = 0, node = sentinels->nodes; i < 4; i++, node = node->next) {
         CHECK_TEXT(node->host, several[i].host);
         CHECK_U64(node->port, several[i].port);
