@@ -992,7 +992,8 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "end\n"
     "for i, key in ipairs(KEYS) do\n"
     "  local v, terms, a, f = redis.call('GET', key), ARGV[4 + i], 0, 0\n"
-    "  local most, cost, tag, owed, far, window = unpack(wide and '<ddc8c8dd' or '<ddc5c5d', terms)\n"
+    "  local most, cost, tag, owed, far, window =\n"
+    "    unpack(wide and '<ddc8c8dd' or '<ddc5c5d', terms)\n"
     "  local owes, spare, some, part, parts, period, to_end = #terms > 34, 0, 0, 0, 1, 0, 0\n"
     "  if wide then\n"
     "    owes, spare, some, part, parts, period = #terms > 68, unpack('<I3I3I3I3d', terms, 49)\n"
@@ -2412,8 +2413,9 @@ static bool ratelimit_priv_redis_is_down(const ratelimit_priv_redis_node *node)
 
 /* ---- >>implementation: map ---------------------------------------------------------------------
 
-   Which node serves a key: `slots` has the master of each slot of a cluster. Everything else has one
-   slot, 0. With sentinels its master changes; without, it is the server of the options for good. */
+   Which node serves a key: `slots` has the master of each slot of a cluster. Everything else has
+   one slot, 0. With sentinels its master changes; without, it is the server of the options for
+   good. */
 
 static size_t ratelimit_priv_redis_slots(const ratelimit_redis *r)
 {
@@ -2546,8 +2548,8 @@ static bool ratelimit_priv_redis_is(const redisReply *reply, size_t i, int type)
            reply->element[i]->type == type;
 }
 
-/* One line of CLUSTER SLOTS, {from, to, master, replicas...}, or what a sentinel says, {host, port}.
- * False: it makes no sense. */
+/* One line of CLUSTER SLOTS, {from, to, master, replicas...}, or what a sentinel says, {host,
+ * port}. False: it makes no sense. */
 static bool ratelimit_priv_redis_range_of(const ratelimit_redis *r, const redisReply *line,
                                           const char *asked, ratelimit_priv_redis_range *range)
 {
@@ -4812,13 +4814,14 @@ static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_
 
 /* ---- batches: requests that are decided together ----
 
-   A thread's call of decide is a batch, and so is a call of async_take. Of EACH, every request is an
-   ask of its own; of ALL, all of them are one ask. The batch is done when its last ask is.
+   A thread's call of decide is a batch, and so is a call of async_take. Of EACH, every request is
+   an ask of its own; of ALL, all of them are one ask. The batch is done when its last ask is.
 
-   All or none over several slots (options.all_in_turn) goes slot by slot: `order` brings requests of
-   a slot together, and puts first what can be given back, last what is settled. Entries from `from`
-   to `end` are being asked, as one all-or-none. If they are refused, those before them are given
-   back, and those after them are looked at, all at once; that is the last step. */
+   All or none over several slots (options.all_in_turn) goes slot by slot: `order` brings
+   requests of a slot together, and puts first what can be given back, last what is settled.
+   Entries from `from` to `end` are being asked, as one all-or-none. If they are refused, those
+   before them are given back, and those after them are looked at, all at once; that is the last
+   step. */
 
 typedef struct ratelimit_priv_redis_batch {
     ratelimit_redis *r;
@@ -4944,7 +4947,8 @@ static void ratelimit_priv_redis_batch_ask(ratelimit_priv_redis_batch *b, size_t
     ratelimit_priv_redis_begin(b->e, &ask->call, b->deadline);
 }
 
-/* One slot has refused or failed: gives back what the slots before took, and looks at those after. */
+/* One slot has refused or failed: gives back what the slots before took, and looks at those
+ * after. */
 static void ratelimit_priv_redis_batch_back(ratelimit_priv_redis_batch *b)
 {
     size_t k;
@@ -5722,8 +5726,8 @@ static ratelimit_status ratelimit_priv_redis_good(const ratelimit_redis *r, cons
                : RATELIMIT_BAD_ARGUMENT;
 }
 
-/* Counts n with a script of windows. True if the window has decided: then *out has what is alike for
- * both kinds, and reply what Redis said. */
+/* Counts n with a script of windows. True if the window has decided: then *out has what is alike
+ * for both kinds, and reply what Redis said. */
 static bool ratelimit_priv_redis_count_in(ratelimit_redis *r, unsigned script, const void *key,
                                           size_t key_len, uint64_t most, uint64_t per_ms,
                                           uint64_t n, ratelimit_result *out, long long *reply,

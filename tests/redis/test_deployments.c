@@ -506,8 +506,8 @@ static void an_address_that_is_silent_leaves_the_others_their_time(void)
 
 static int told_ports[3], asked_to_translate, locked_meanwhile;
 
-/* The nodes say 10.0.0.1; they are reached elsewhere. It must be called without the handle's lock: a
- * function that looks something up would keep all threads waiting. */
+/* The nodes say 10.0.0.1; they are reached elsewhere. It must be called without the handle's lock:
+ * a function that looks something up would keep all threads waiting. */
 static void translate(void *self, ratelimit_redis_address *address)
 {
     ratelimit_redis *r = *(ratelimit_redis **)self;
