@@ -1462,9 +1462,9 @@ extern size_t strlen(const char *text);
 extern "C" {
 #  endif
 
-/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release, so that whoever
- * sees a new lock word sees what was written before it, and whoever read a bucket before the word
- * did not read one written after it. `old` is a variable. */
+/* What the compiler gives for 32 and 64 bits. Loads acquire and stores release. So a
+ * thread that sees a new lock word sees what was written before it; and a bucket that was read
+ * before the word was not written after it. `old` is a variable. */
 #  if RATELIMIT_PRIV_CAN && defined(__GNUC__)
 #    define RATELIMIT_PRIV_LOAD(bits, p)         __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #    define RATELIMIT_PRIV_STORE(bits, p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
@@ -2950,12 +2950,12 @@ inline
    All other changes hold the bucket while they are made: rest becomes a mark, a state of class
    HELD. The mark is made by a swap from the rest that was read, full_ns is swapped from the value
    that was read, and then rest gets its new value. If the swap of full_ns fails (a quick take came
-   between), rest is put back and all is decided again. Whoever finds a mark waits. A mark that is
-   the same for RATELIMIT_TAKEOVER_MS is replaced by the waiter: it keeps the interval and the code
-   of the burst of the old state, so what may be lost is a fraction of a ns and what the holder was
-   about to store. A holder that was only slow then finds its mark gone, and starts over. Marks of
-   two changes differ in their serial bits (a hash of the old state), or the slow holder could take
-   another's mark for its own. */
+   between), rest is put back and all is decided again. A thread that finds a mark waits. A mark
+   that is the same for RATELIMIT_TAKEOVER_MS is replaced by the waiter: it keeps the interval and
+   the code of the burst of the old state, so what may be lost is a fraction of a ns and what the
+   holder was about to store. A holder that was only slow then finds its mark gone, and starts over.
+   Marks of two changes differ in their serial bits (a hash of the old state), or the slow holder
+   could take another's mark for its own. */
 #  if defined(RATELIMIT_PRIV_SHARED)
 #    if RATELIMIT_PRIV_ATOMIC64
 /* What a mark has in the bits of the state that it stands for. */
@@ -3150,10 +3150,11 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
       the swap that turns the old full_ns into its own debt; rest and tag follow. Until the tag is
       there, the old key may be charged on the newcomer's debt: rule 1 starts it over.
    4. A holder that died leaves at most its own decision half stored: an old key with a newcomer's
-      debt, a limit half changed. Whoever wants the line frees the lock after RATELIMIT_TAKEOVER_MS.
-      If the holder was only slow, it finds that its swaps fail. It can still do one kind of harm:
-      two threads, the slow one and another, may each find a place for one key: then that key can
-      use one burst more. tests/test_threads.c and tests/test_processes.c try that with SIGSTOP.
+      debt, a limit half changed. The next one that wants the line frees the lock after
+      RATELIMIT_TAKEOVER_MS. If the holder was only slow, it finds that its swaps fail. It can still
+      do one kind of harm: two threads, the slow one and another, may each find a place for one key:
+      then that key can use one burst more. tests/test_threads.c and tests/test_processes.c try that
+      with SIGSTOP.
    5. Where the chip has no 64-bit compare-and-swap there are no quick takes, and a bucket is only
       written under the lock of its line. A holder that was stopped between two stores for longer
       than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile.
@@ -3161,8 +3162,8 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
    Why that is enough, where it is not plain:
 
    - A quick take may swap full_ns after its place got another owner, if full_ns has the value again
-     that was read. But a quick take only moves full_ns forward. So whoever owns the place then owes
-     more than before, never less. The take sees another lock word, then another tag or rest, and
+     that was read. But a quick take only moves full_ns forward. So the new owner then owes more
+     than before, never less. The take sees another lock word, then another tag or rest, and
      starts over. If it finds its own tag and rest, the commit was for another place of the line, or
      for the same key, and the charge is where it belongs. (If the limit of the key changed and
      changed back in between, n intervals of the other limit were charged.)
@@ -3182,7 +3183,7 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
      only, where each of the words is loaded whole, and loads stay in their order. The compiler
      leaves them in order, too: the load of the lock word before it acquires, and what comes after
      it needs its result for an address or a branch. If it finds nothing, the lock word of the home
-     line is loaded again: whoever brings the key in changes that first. */
+     line is loaded again: a thread that brings the key in changes that first. */
 
 typedef struct ratelimit_priv_line {
     uint32_t lock;
@@ -4469,7 +4470,7 @@ static uint64_t ratelimit_priv_held_words(ratelimit_table *t, uint32_t first, ui
     for (i = first; i < t->lines; i += 256) {
         word = ratelimit_priv_load32(&ratelimit_priv_lines(t)[i].lock);
         if (word & 1) {
-            sum += ((uint64_t)i << 32 | word) * UINT64_C(0x9E3779B97F4A7C15);
+            sum += ratelimit_priv_fold((uint64_t)i << 32 | word, UINT64_C(0x9E3779B97F4A7C15));
             ++*held;
         }
     }
@@ -4478,7 +4479,7 @@ static uint64_t ratelimit_priv_held_words(ratelimit_table *t, uint32_t first, ui
 
 /* Processes that died may have left many locks held, and each would cost a caller a takeover of its
  * own. They are freed here at once, after the time of one takeover: of those lines whose held locks
- * are all as they were before it. The few locks that live processes hold are no concern of ours. */
+ * are all as they were before it. Locks that live processes hold change meanwhile, and stay. */
 static void ratelimit_priv_free_locks(ratelimit_table *t)
 {
     uint64_t before[256];

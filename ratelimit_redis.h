@@ -280,7 +280,9 @@
        all-or-none     RATELIMIT_MAX_ALL requests; one round trip, two if a bucket comes twice, or
                          with take_up_to, refund, cancel, block or reset among them
        two trips       for a fixed window whose period is no whole number of us, and where a burst
-                         takes 26 days or more to fill
+                         takes 26 days or more to fill. The second trip fails if another client came
+                         between, and the decision begins again; STORE_FAILED if that happens each
+                         time: many clients at once on one such key
        host names      getaddrinfo may take longer than timeout_ms: use an address where it does
        memory          about 130 bytes per key in debt and its name, less than 20 KB a connection
 */
@@ -636,7 +638,7 @@ typedef void (*ratelimit_redis_answers)(void *self, const ratelimit_result *res,
  * options  as for ratelimit_redis_open, but pool_size is not used: there is one connection to a
  *          server, or to each node of a cluster
  * loop     copied
- * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no attach, the
+ * status   may be NULL; as for ratelimit_redis_open; BAD_ARGUMENT too if there is no watch, the
  *          limiter's on_failure is unknown or RATELIMIT_FAIL_LOCAL without a fallback, or the tier
  *          has no table */
 RATELIMIT_API ratelimit_redis_async *
