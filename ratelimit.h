@@ -2378,8 +2378,7 @@ static uint64_t ratelimit_priv_count(const ratelimit_limit *l, ratelimit_priv_sp
 /* Is this no debt, but a state of another kind? Classes of 24 and more: both upper bits are set. */
 static inline bool ratelimit_priv_special(uint64_t rest)
 {
-    return (rest & UINT64_C(3) << (RATELIMIT_PRIV_CLASS_SHIFT + 3)) ==
-           UINT64_C(3) << (RATELIMIT_PRIV_CLASS_SHIFT + 3);
+    return (~rest >> (RATELIMIT_PRIV_CLASS_SHIFT + 3) & 3) == 0;
 }
 
 /* ns until such a state may be forgotten, 0 if it may be now. */
