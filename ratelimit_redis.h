@@ -141,9 +141,9 @@
    Managed Redis. Give its name as host: READONLY and closed connections make a new connection,
    which looks the name up again, and a login that expires as options.credentials. A proxy that
    shards (twemproxy, Envoy, Dynomite) needs one_key. Let it hash what is in braces (twemproxy:
-   hash_tag: "{}") and never move keys of a server that fails (auto_eject_hosts: false), or a limit
-   starts anew there. One master for each key: stores that write in several places at once
-   (active-active) lose charges.
+   hash_tag: "{}") and never move keys of a server that fails (auto_eject_hosts: false), or their
+   limits begin again on another server. One master for each key: stores that write in several
+   places at once (active-active) lose charges.
 
 
    CLUSTER
@@ -992,8 +992,8 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "end\n"
     "for i, key in ipairs(KEYS) do\n"
     "  local v, terms, a, f = redis.call('GET', key), ARGV[4 + i], 0, 0\n"
-    "  local most, cost, tag, owed, far, window =\n"
-    "    unpack(wide and '<ddc8c8dd' or '<ddc5c5d', terms)\n"
+    "  local form = wide and '<ddc8c8dd' or '<ddc5c5d'\n"
+    "  local most, cost, tag, owed, far, window = unpack(form, terms)\n"
     "  local owes, spare, some, part, parts, period, to_end = #terms > 34, 0, 0, 0, 1, 0, 0\n"
     "  if wide then\n"
     "    owes, spare, some, part, parts, period = #terms > 68, unpack('<I3I3I3I3d', terms, 49)\n"
@@ -1903,9 +1903,24 @@ static void ratelimit_priv_redis_put_script(const ratelimit_priv_redis_call *cal
 /* ---- >>implementation: connection --------------------------------------------------------------
 
    A connection goes through its states by steps, none of which waits: `step` does what can be done
-   now, `events` says what it waits for. Commands are put into `out`, sent from there, and replies
-   come out of hiredis' reader. TLS is a filter between: bytes go through OpenSSL's buffers in
-   memory, so sockets are read and written in one place, and without signals. */
+   now, `events` says which events of the socket it waits for.
+
+       state     what happens                                     next
+       NEW       the host's addresses are looked up               DIALING
+       DIALING   one address is connected to                      LOGIN
+                 it refuses, or its share of the time is over     DIALING, the next address
+       LOGIN     TLS; AUTH, SELECT, CLIENT SETNAME, ROLE, sent    READY
+                 together; their replies
+                 the credentials are refused, the first time      LOGIN, with new ones
+       READY     requests and replies                             READY
+                 a thread has no use for it any more              READY, in the pool of its node
+       any       it broke, was refused, or its time is over       DEAD
+       DEAD      its socket is closed; a function that is in a    freed by tidy
+                 step on it still sees that
+
+   Commands are put into `out` and sent from there; replies come out of hiredis' reader. TLS is a
+   filter between them and the socket: bytes go through OpenSSL's buffers in memory, so that sockets
+   are read and written in one place, and never raise a signal. */
 
 #  if defined(RATELIMIT_REDIS_TLS)
 typedef struct ratelimit_priv_redis_tls {
@@ -1978,8 +1993,9 @@ static bool ratelimit_priv_redis_tls_goes_on(const ratelimit_priv_redis_tls *tls
     return SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_READ;
 }
 
-/* Encrypts what is to be sent, once hands were shaken. What the program left in OpenSSL's queue of
- * errors must not be taken for one of ours. False: see its queue. */
+/* Encrypts what is to be sent, once the handshake is over. The program may have left errors in
+ * OpenSSL's queue: they are cleared first, or they would be taken for errors of this connection.
+ * False: the queue says why. */
 static bool ratelimit_priv_redis_tls_fill(ratelimit_priv_redis_conn *conn)
 {
     ratelimit_priv_redis_tls *tls = conn->tls;
@@ -2033,7 +2049,7 @@ static const char *ratelimit_priv_redis_tls_why(void)
         return "the server does not speak TLS there";
 #    if defined(SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED)
     case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
-        return "the server wants a certificate of ours: set options.tls_cert";
+        return "the server asks for a client certificate: set options.tls_cert";
 #    endif
     default:
         return error ? ERR_reason_error_string(error) : NULL;
@@ -2269,10 +2285,21 @@ static const char *ratelimit_priv_redis_login_reply(const ratelimit_redis *r,
    caller, until connect_timeout_ms is over.
 
    When a node is left alone. One connection's trouble is that connection's. What counts against the
-   node is a call that got no answer though the node has answered nobody since that call began: the
-   first such call closes the idle connections, which may be as dead, the second means that the node
-   is down. So does a refused connection, at once. Any answer means that it is up. A node that is
-   down is left alone for the cool-down, shortened by chance; then one call at a time may try. */
+   node is only what happened while it answered nobody:
+
+       a connection ended because ...                       blame
+       it was refused, the host or the login is unknown,    NODE: the node is down at once
+         it was not ready in connect_timeout_ms
+       it broke before it had answered a request, or no     MAYBE: the first time the idle
+         answer came though the server had time (half of      connections are closed, which may be
+         timeout_ms)                                          as dead; the second time in a row the
+                                                              node is down
+       it broke later; the answer had little time; it was   NOBODY
+         idle for too long; memory or sockets are missing
+
+   Any answer, on any connection, means that the node is up. A node that is down is left alone for
+   the cool-down, shortened by chance, so that not all processes come back at the same instant; then
+   one call at a time may try (probing), and urgent calls (a lock's renewal) always may. */
 
 enum {
     RATELIMIT_PRIV_REDIS_MAKING = 2,
@@ -2414,8 +2441,7 @@ static bool ratelimit_priv_redis_is_down(const ratelimit_priv_redis_node *node)
 /* ---- >>implementation: map ---------------------------------------------------------------------
 
    Which node serves a key: `slots` has the master of each slot of a cluster. Everything else has
-   one slot, 0. With sentinels its master changes; without, it is the server of the options for
-   good. */
+   one slot, 0. With sentinels its master changes; without, it is the server of the options. */
 
 static size_t ratelimit_priv_redis_slots(const ratelimit_redis *r)
 {
@@ -2548,7 +2574,7 @@ static bool ratelimit_priv_redis_is(const redisReply *reply, size_t i, int type)
            reply->element[i]->type == type;
 }
 
-/* One line of CLUSTER SLOTS, {from, to, master, replicas...}, or what a sentinel says, {host,
+/* One line of CLUSTER SLOTS, {from, to, master, replicas...}, or what a sentinel says: {host,
  * port}. False: it makes no sense. */
 static bool ratelimit_priv_redis_range_of(const ratelimit_redis *r, const redisReply *line,
                                           const char *asked, ratelimit_priv_redis_range *range)
@@ -2642,19 +2668,27 @@ ratelimit_priv_redis_target(ratelimit_redis *r, const char *error,
 
 /* ---- >>implementation: engine ------------------------------------------------------------------
 
-   A call is one command with one reply. It is dispatched to the node that serves its key: there it
-   waits on a connection, is sent, and answered; or it rests some ms and is dispatched again (the
-   slot moves, the map is asked for); or it goes another way at once (a redirection, a script that
-   the server does not have, a second step). Plain takes that follow each other are merged: one
+   A call is one command with one reply. At any time it is in one list:
+
+       waiting   of a connection: it was not sent. If the connection ends, it is dispatched again
+       sent      of a connection: it was. If the connection ends, it fails, for it may have been
+                 charged; it is never sent twice
+       wanting   of the engine: all connections of the pool are in use
+       resting   of the engine: it tries again in some ms (the slot moves, the map is asked for)
+
+   `dispatch` finds the node that serves its key and puts it into one of them. From `sent` a reply
+   takes it out: it is settled, rests, or is dispatched again (a redirection, a script that the
+   server does not have, a second step). Plain takes that follow each other are merged: they are one
    command, whose reply has the reply to each.
 
-   All of this is steps that do not wait, and all rules of failure stand here, once. Two drive them:
-   `run` lets a thread poll the connections that it took from the pool until all its calls are done;
-   the asynchronous form is told by the caller's loop when its own are ready.
+       begin -> dispatch -> waiting -> pump -> sent -> on_reply -> on_answer -> settle
+                 ^    ^                                                |
+                 |    +-------- retry <- wanting, resting <------------+
+                 +----------------------- a redirection ---------------+
 
-   A connection that ends is closed at once and freed later, so that who is in a step on it can
-   see that it is dead. What was sent on it fails, for it may have been charged. What was not may go
-   another way. */
+   All of this is steps that do not wait, and all rules of failure are here, once. Two drive them:
+   `run` lets a thread poll the connections that it took from the pool until all its calls are done;
+   the asynchronous form is told by the caller's loop when its own are ready. */
 
 static void ratelimit_priv_redis_dispatch(ratelimit_priv_redis_engine *e,
                                           ratelimit_priv_redis_call *call);
@@ -2890,7 +2924,8 @@ static void ratelimit_priv_redis_break(ratelimit_priv_redis_conn *conn, const ch
                               conn->since_ns);
 }
 
-static bool ratelimit_priv_redis_ours(int error)
+/* Does this machine lack something, so that the server is not to blame? */
+static bool ratelimit_priv_redis_is_local(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||
            error == EAGAIN;
@@ -2925,8 +2960,8 @@ static void ratelimit_priv_redis_dial_next(ratelimit_priv_redis_conn *conn, int 
                               error == ETIMEDOUT      ? "no connection in time"
                               : error == ECONNREFUSED ? "nobody listens there"
                                                       : "no connection",
-                              ratelimit_priv_redis_ours(error) ? RATELIMIT_PRIV_REDIS_NOBODY
-                                                               : RATELIMIT_PRIV_REDIS_NODE,
+                              ratelimit_priv_redis_is_local(error) ? RATELIMIT_PRIV_REDIS_NOBODY
+                                                                   : RATELIMIT_PRIV_REDIS_NODE,
                               conn->since_ns);
 }
 
@@ -4002,7 +4037,7 @@ static size_t ratelimit_priv_redis_encode(const ratelimit_bucket *b, const ratel
     return len;
 }
 
-/* The bucket of a state; false if it is none of ours. */
+/* The bucket of a state; false if neither a script nor encode can have made it. */
 static bool ratelimit_priv_redis_decode(const unsigned char *state, size_t len, ratelimit_bucket *b)
 {
     uint64_t last, ahead, parts = 1, part = 0, nanos = 0, tag, kind;
@@ -4044,8 +4079,21 @@ static bool ratelimit_priv_redis_decode(const unsigned char *state, size_t len, 
    A request becomes an entry; one of EACH, or all of an ALL, become one ask, which is one call. The
    script decides and says what the debts were; here they become buckets, ratelimit_priv_decide
    makes the answer of them, and what it would have stored is compared with what the script stored.
-   Where the script did not do it (another tag, the clock was set back, numbers too large) the
-   bucket's new state is put by swap. */
+   So the arithmetic is that of a table, and a script that decided otherwise would be noticed.
+
+   An ask goes through phases, each a round trip:
+
+       FAST    take, ask or give decides: nearly always the only one
+       LOAD    what a script can't do (numbers too large, a bucket twice in an all-or-none): swap
+               only reads the states
+       STORE   after FAST that found another tag or a clock that was set back, or after LOAD: the
+               states came here and were decided; swap puts the new ones if the old ones are still
+               there, else the ask begins again with those that are
+       DEL     a reset of one key is a plain command
+
+   An example: a limit was changed from 5/m to 10/m. The tag of the stored bucket is not the one in
+   the terms, so take returns {state, now}. ratelimit_priv_decide turns the debt into one of the new
+   limit and takes a token of it. swap stores that if nobody has charged the key meanwhile. */
 
 typedef struct ratelimit_priv_redis_entry {
     const ratelimit_request *req;
@@ -4817,11 +4865,10 @@ static bool ratelimit_priv_redis_start(ratelimit_redis *r, ratelimit_priv_redis_
    A thread's call of decide is a batch, and so is a call of async_take. Of EACH, every request is
    an ask of its own; of ALL, all of them are one ask. The batch is done when its last ask is.
 
-   All or none over several slots (options.all_in_turn) goes slot by slot: `order` brings
-   requests of a slot together, and puts first what can be given back, last what is settled.
-   Entries from `from` to `end` are being asked, as one all-or-none. If they are refused, those
-   before them are given back, and those after them are looked at, all at once; that is the last
-   step. */
+   All or none over several slots (options.all_in_turn) goes slot by slot: `order` brings requests
+   of a slot together, and puts first what can be given back, last what is settled. Entries from
+   `from` to `end` are being asked, as one all-or-none. If they are refused, those before them are
+   given back, and those after them are looked at, all at once; that is the last step. */
 
 typedef struct ratelimit_priv_redis_batch {
     ratelimit_redis *r;
@@ -4947,8 +4994,8 @@ static void ratelimit_priv_redis_batch_ask(ratelimit_priv_redis_batch *b, size_t
     ratelimit_priv_redis_begin(b->e, &ask->call, b->deadline);
 }
 
-/* One slot has refused or failed: gives back what the slots before took, and looks at those
- * after. */
+/* One slot has refused or failed: gives back what the slots before it took, and looks at those
+ * after it. */
 static void ratelimit_priv_redis_batch_back(ratelimit_priv_redis_batch *b)
 {
     size_t k;

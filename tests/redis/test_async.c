@@ -1551,7 +1551,7 @@ static void what_is_wrong_with_tls_is_said(void)
     tls_says(server_number("TLS_PORT"), "other.crt", NULL, "certificate is not trusted");
     tls_says(server_number("TLS_PORT"), "ca.crt", "other.test", "of another name");
     CHECK(server_do(server_port(), "CONFIG SET tls-auth-clients yes"));
-    tls_says(server_number("TLS_PORT"), "ca.crt", NULL, "wants a certificate of ours");
+    tls_says(server_number("TLS_PORT"), "ca.crt", NULL, "asks for a client certificate");
     CHECK(server_do(server_port(), "CONFIG SET tls-auth-clients no"));
     fake_open(&f);
     close(f.listener);

@@ -218,7 +218,7 @@ static void a_sentinel_that_is_gone_is_no_matter(void)
     int gone = free_port(), i;
     snprintf(host, sizeof host, "127.0.0.1:%d,127.0.0.1:%d", gone, sentinels[0]);
     options.host = host;
-    for (i = 0; i < 4; i++) { /* whoever is asked first */
+    for (i = 0; i < 4; i++) { /* any of them may be asked first */
         r = server_open(&options);
         CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_OK);
         ratelimit_redis_close(r);

@@ -98,7 +98,7 @@ static void a_name_of_any_server_does_not_make_a_certificate_trusted(void)
     ratelimit_redis_close(r);
 }
 
-/* The server asks for a certificate of ours. */
+/* The server asks for a client certificate. */
 static void a_certificate_of_ours_is_shown(void)
 {
     ratelimit_redis_options options = tls_options("ca.crt");
