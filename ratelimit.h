@@ -3504,14 +3504,14 @@ static RATELIMIT_PRIV_FAST uint64_t ratelimit_priv_rank(const ratelimit_table *t
                                                         bool last_seen)
 {
     const ratelimit_bucket b = ratelimit_priv_fetch(at);
-    uint64_t left = ratelimit_priv_left(&b, now), seen;
+    uint64_t left = ratelimit_priv_left(&b, now), idle;
     if (!RATELIMIT_PRIV_LIKELY(ratelimit_priv_class(b.rest) != RATELIMIT_PRIV_CLASS_PERMIT) &&
         left && t->when_full != RATELIMIT_REFUSE)
         return UINT64_MAX;
     if (!last_seen || !left)
         return left;
-    seen = UINT64_C(1) << (b.rest >> RATELIMIT_PRIV_SEEN_SHIFT);
-    return (UINT64_C(1) << 63) + left - (seen > left ? seen : 0);
+    idle = ratelimit_priv_idle(&b, left);
+    return (UINT64_C(1) << 63) + (idle ? 0 - idle : left);
 }
 
 /* The place that ranks first, without those of a batch: a free one in the first line that has one,

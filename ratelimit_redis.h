@@ -271,8 +271,8 @@
                          CLUSTER and ASKING (cluster), PING (ratelimit_redis_ping), PTTL PEXPIRE
                          INCRBY (windows, locks), WAIT (wait_replicas), DECR (plain semaphores),
                          ZADD ZCARD ZRANGE ZREM ZREMRANGEBYSCORE ZSCORE PEXPIRE (semaphores with
-                         expiry); CLIENT if there is a client_name and ROLE with sentinels, but they
-                         are no matter
+                         expiry); CLIENT if there is a client_name and ROLE with sentinels, but it
+                         works without these two
        names           what is written where: see >>implementation: scripts
        time            the server's, microseconds, to the year 2255
        each            the order of one key's requests in a batch is kept, unless one of them takes
@@ -5131,10 +5131,12 @@ static void ratelimit_priv_redis_batch_begin(ratelimit_priv_redis_batch *b)
             b->order = NULL;
             continue;
         }
+        if (b->order) /* batch_turn prepares them, in their order */
+            continue;
         ratelimit_priv_redis_prepare(&b->entry[i], &b->req[i], &b->res[i]);
         if (!all)
             ratelimit_priv_redis_batch_ask(b, i, 1, false);
-        else if (i + 1 == b->count && !b->order)
+        else if (i + 1 == b->count)
             ratelimit_priv_redis_batch_ask(b, 0, b->count, true);
     }
     ratelimit_priv_redis_batch_less(b);
@@ -5294,10 +5296,7 @@ static size_t ratelimit_priv_redis_store_metrics(const ratelimit_store *store, c
 
 RATELIMIT_API ratelimit_store ratelimit_redis_store(ratelimit_redis *r)
 {
-    ratelimit_store store;
-    memset(&store, 0, sizeof store);
-    store.self = r;
-    store.decide = ratelimit_priv_redis_decide;
+    ratelimit_store store = ratelimit_priv_store(r, ratelimit_priv_redis_decide, NULL, NULL);
     store.metrics = ratelimit_priv_redis_store_metrics;
     return store;
 }

@@ -13,11 +13,8 @@
 
 static ratelimit_request request_of(const ratelimit_limit *limit, ratelimit_op op, uint64_t n)
 {
-    ratelimit_request q;
-    memset(&q, 0, sizeof q);
-    q.limit = limit;
+    ratelimit_request q = request("key", limit, n);
     q.op = op;
-    q.n = n;
     return q;
 }
 

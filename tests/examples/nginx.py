@@ -607,14 +607,12 @@ nginx.end()
 
 # ---- no leak, no use of what is not there: one process under valgrind
 
-log = os.path.join(server.folder, "valgrind.log")
-nginx = Nginx("ratelimit_zone $arg_k zone=r:1m rate=20r/s; ratelimit_zone $arg_k zone=l:1m 'limit=5/s burst 3';"
-              "ratelimit_rules rules check=20ms; ratelimit_fields x draft retry-after; ratelimit_zone $http_x_from zone=n:1m ipv6=64;",
-              "location /r { ratelimit zone=r burst=4; ratelimit zone=l; } location /l { ratelimit zone=l wait=1s cost=$arg_n; }"
-              "location /n { ratelimit zone=n rule=net; ratelimit zone=n rule=bytes charge=$bytes_sent; error_page 429 /free; }"
-              "location /free { } location /metrics { ratelimit_metrics; }",
-              module=PLAIN, workers=1, main="master_process off;",
-              wrapper=["valgrind", "--leak-check=full", "--show-leak-kinds=definite,possible", f"--log-file={log}"])
+nginx = server.under_valgrind(
+    "ratelimit_zone $arg_k zone=r:1m rate=20r/s; ratelimit_zone $arg_k zone=l:1m 'limit=5/s burst 3';"
+    "ratelimit_rules rules check=20ms; ratelimit_fields x draft retry-after; ratelimit_zone $http_x_from zone=n:1m ipv6=64;",
+    "location /r { ratelimit zone=r burst=4; ratelimit zone=l; } location /l { ratelimit zone=l wait=1s cost=$arg_n; }"
+    "location /n { ratelimit zone=n rule=net; ratelimit zone=n rule=bytes charge=$bytes_sent; error_page 429 /free; }"
+    "location /free { } location /metrics { ratelimit_metrics; }", PLAIN)
 nginx.file("rules", "net 5/s\nbytes 100000/s\n")
 nginx.start("r", "l", "n", "free")
 for turn in range(3):
@@ -625,6 +623,5 @@ for turn in range(3):
     nginx.file("rules", f"net {turn + 5}/s\nbytes 100000/s\n" if turn < 2 else "net fault")
     nginx.metrics()
 check("the rules were read", wait_until(lambda: "the rules stay" in nginx.log() and nginx.log().count("is loaded") == 2), nginx.log())
-equal("nginx under valgrind ends", stop(nginx.child, signal.SIGQUIT, 60), 0)
-server.check_valgrind(log)
+server.check_valgrind(nginx)
 done()

@@ -423,13 +423,11 @@ for child, _ in nodes:
 # ---- no leak, no use of what is not there: one process under valgrind
 
 forget()
-log = os.path.join(server.folder, "valgrind.log")
-nginx = Nginx(f"{REDIS} timeout=1s fail=local; ratelimit_zone $arg_k zone=l:1m redis 'limit=5/s burst 3'; ratelimit_rules rules;"
-              "ratelimit_zone $arg_k zone=r:1m redis rate=20r/s; ratelimit_zone $arg_k zone=n:1m redis;",
-              "location /l { ratelimit zone=l wait=1s; } location /r { ratelimit zone=r burst=4; ratelimit zone=l charge=1; }"
-              "location /n { ratelimit zone=n rule=new; ratelimit zone=n rule=old; } location /free { }",
-              module=PLAIN, workers=1, main="master_process off;",
-              wrapper=["valgrind", "--leak-check=full", "--show-leak-kinds=definite,possible", f"--log-file={log}"])
+nginx = server.under_valgrind(
+    f"{REDIS} timeout=1s fail=local; ratelimit_zone $arg_k zone=l:1m redis 'limit=5/s burst 3'; ratelimit_rules rules;"
+    "ratelimit_zone $arg_k zone=r:1m redis rate=20r/s; ratelimit_zone $arg_k zone=n:1m redis;",
+    "location /l { ratelimit zone=l wait=1s; } location /r { ratelimit zone=r burst=4; ratelimit zone=l charge=1; }"
+    "location /n { ratelimit zone=n rule=new; ratelimit zone=n rule=old; } location /free { }", PLAIN)
 nginx.file("rules", "new 2/s shadow\nold 3/s\n")
 nginx.start("l", "r", "n", "free")
 for turn in range(2):
@@ -449,6 +447,5 @@ for turn in range(2):
         lambda: not nginx.log("access.log").rstrip().endswith("WITHOUT_REDIS"), 1), 60))
 stop(store)
 nginx.statuses("/n?k=6", 4)
-equal("nginx under valgrind ends", stop(nginx.child, signal.SIGQUIT, 60), 0)
-server.check_valgrind(log)
+server.check_valgrind(nginx)
 done()

@@ -222,9 +222,17 @@ def load(port, path, seconds, connections=8, script=""):
     return tuple(int(n) for n in counted.groups()) if counted else (0, 0, 0, 0)
 
 
-def check_valgrind(log):
-    """That valgrind has found nothing, but for what nginx itself frees at no time."""
-    with open(log, encoding="utf-8") as file:
+def under_valgrind(http, server, module):
+    """One process, not yet started."""
+    log = os.path.join(folder, "valgrind.log")
+    return Nginx(http, server, module=module, workers=1, main="master_process off;",
+                 wrapper=["valgrind", "--leak-check=full", "--show-leak-kinds=definite,possible", f"--log-file={log}"])
+
+
+def check_valgrind(nginx):
+    """Ends it. That valgrind has found nothing, but for what nginx itself frees at no time."""
+    equal("nginx under valgrind ends", stop(nginx.child, signal.SIGQUIT, 60), 0)
+    with open(os.path.join(folder, "valgrind.log"), encoding="utf-8") as file:
         text = re.sub(r"^==\d+== ?", "", file.read(), flags=re.M)
     # The last one: its events and connections, to which only pointers into their middle may be left.
     own = r"ngx_set_environment|ngx_crc32_table_init|ngx_alloc [^\n]*\n[^\n]*\?\?\? \(in /usr/sbin/nginx\)\n[^\n]*ngx_single_process_cycle "

@@ -77,18 +77,21 @@ static void stopped(void)
     kill(server_number("REDIS_PID"), SIGCONT);
 }
 
+static void for_100_ms(const char *begin, const char *end)
+{
+    command(begin);
+    server_sleep_ms(100);
+    command(end);
+}
+
 static void out_of_memory(void)
 {
-    command("CONFIG SET maxmemory 1");
-    server_sleep_ms(100);
-    command("CONFIG SET maxmemory 0");
+    for_100_ms("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0");
 }
 
 static void read_only(void)
 {
-    command("REPLICAOF 127.0.0.1 1");
-    server_sleep_ms(100);
-    command("REPLICAOF NO ONE");
+    for_100_ms("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE");
 }
 
 static void password_changed(void)
@@ -178,8 +181,8 @@ static void row(const fault *f, unsigned times)
            (double)all.longest_ns / 1e9);
     CHECK(over <= f->over_each * times);
     CHECK(all.granted > 0);
-    CHECK(all.longest_ns <
-          10 * RATELIMIT_SECOND); /* ten times of what is seen, and more: for a machine at work */
+    /* Ten times of what is seen, and more: for a machine at work. */
+    CHECK(all.longest_ns < 10 * RATELIMIT_SECOND);
     CHECK(decides_again(r));
     ratelimit_redis_close(r);
 }
