@@ -111,6 +111,8 @@ class Nginx:
         environ = [f"{name}={value}" for name, value in self.environ.items()]
         self.child = start("env", *environ, *self.command(), port=self.port)
         self.child.kill = self.kill
+        if "master_process off" not in self.fixed["main"]:  # it listens before it has its workers
+            check("nginx has its workers", wait_until(lambda: len(self.workers()) == self.fixed["workers"], 60), said(self.child))
         return self
 
     def kill(self):
