@@ -290,6 +290,7 @@ typedef struct bench_keys {
     uint64_t *hashes; /* of the stream, as the fast table makes them */
     ratelimit_table *sip, *fast, *deny_sip, *deny, *part;
     ratelimit_table *own_sip, *own_fast; /* whose times are the clock's */
+    ratelimit_table *leased, *refused;   /* of tiers */
     floor_table floor, floor_deny, floor_sip;
 } bench_keys;
 
@@ -568,7 +569,6 @@ static void run_batch(bench_row *row, uint64_t count)
     row->passed += passed;
 }
 
-#if !defined(BENCH_CORE)
 static void run_allow(bench_row *row, uint64_t count)
 {
     const bench_key *key = stream_part(row, count);
@@ -582,7 +582,83 @@ static void run_allow(bench_row *row, uint64_t count)
         passed += ratelimit_allow(&l, key[i].text, limit);
     row->passed += passed;
 }
-#endif
+
+/* A tier in front of a store that takes no time: grants all, or refuses for a day. */
+static uint64_t tier_time;
+
+static uint64_t tier_clock(void *self)
+{
+    return *(const uint64_t *)self;
+}
+
+static void tier_behind(const ratelimit_store *store, const ratelimit_request *req,
+                        ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    const bool refuses = store->self != NULL;
+    size_t i;
+    (void)mode;
+    for (i = 0; i < count; i++) {
+        memset(&res[i], 0, sizeof res[i]);
+        res[i].allowed = !refuses;
+        res[i].status = refuses ? RATELIMIT_DENIED : RATELIMIT_OK;
+        res[i].burst = req[i].limit->burst;
+        res[i].remaining = refuses ? 0 : res[i].burst / 2;
+        res[i].taken = refuses ? 0 : req[i].n;
+        res[i].retry_after_ns = res[i].reset_after_ns = refuses ? RATELIMIT_DAY : 0;
+    }
+}
+
+/* What the tier answers without that store counts as passed. */
+static uint64_t tier_takes(ratelimit_table *table, const ratelimit_limit *limit, bool refuses,
+                           const bench_key *key, uint64_t count)
+{
+    ratelimit_request q = RATELIMIT_REQUEST(NULL, 0, NULL, 1);
+    uint64_t i, here = 0;
+    ratelimit_tier tier;
+    ratelimit_store store;
+    ratelimit_result r;
+    memset(&tier, 0, sizeof tier);
+    tier.store.decide = tier_behind;
+    tier.store.self = refuses ? &tier_time : NULL;
+    tier.table = table;
+    tier.clock = tier_clock;
+    tier.clock_self = &tier_time;
+    tier.trust_ns = tier.lease_ns = RATELIMIT_DAY;
+    tier.lease_percent = refuses ? 0 : 1;
+    store = ratelimit_tier_store(&tier);
+    q.limit = limit;
+    for (i = 0; i < count; i++, tier_time += STEP) {
+        q.key = key[i].text;
+        q.key_len = key[i].len;
+        store.decide(&store, &q, &r, 1, RATELIMIT_EACH);
+        here += r.source == (refuses ? RATELIMIT_FROM_REFUSAL_CACHE : RATELIMIT_FROM_LEASE);
+    }
+    return here;
+}
+
+static void run_lease(bench_row *row, uint64_t count)
+{
+    tier_time = row->now;
+    row->passed += tier_takes(row->table, row->limit, false, stream_part(row, count), count);
+}
+
+static void run_refusal(bench_row *row, uint64_t count)
+{
+    tier_time = row->now;
+    row->passed += tier_takes(row->table, row->limit, true, stream_part(row, count), count);
+}
+
+/* The first take of a key asks the store, the second one for a lease. */
+static void fill_tier(ratelimit_table *table, bool refuses, size_t keys)
+{
+    bench_key key;
+    size_t i;
+    tier_time = table_time;
+    for (i = 0; i < 3 * keys; i++) {
+        make_key(&key, i / 3);
+        (void)tier_takes(table, &whole, refuses, &key, 1);
+    }
+}
 
 /* ---- sampling ---- */
 
@@ -809,6 +885,7 @@ static void add_buckets(uint64_t count)
 
 static void add_hot(uint64_t count, const bench_keys *k)
 {
+    bench_row *take;
     bench_row *sip = add_floor(run_floor_sip, count, k, &k->floor_sip);
     bench_row *open = add_floor(run_floor_keyed, count, k, &k->floor);
     bench_row *shut = add_floor(run_floor_keyed, count, k, &k->floor_deny);
@@ -816,7 +893,7 @@ static void add_hot(uint64_t count, const bench_keys *k)
     bench_row *two = in_two_threads(add_floor(run_floor_keyed, count, k, &k->floor));
     bench_row *clock = add_floor(run_floor_clock, count / 4, k, &k->floor);
     add("A table, 10,000 keys, SipHash (to the floor with SipHash)", NULL, 0, NULL, 0);
-    add_table("table_take, allowed", run_table, sip, 1.6, k->sip);
+    take = add_table("table_take, allowed", run_table, sip, 1.6, k->sip);
     add("A table, 10,000 keys, RATELIMIT_HASH_FAST", NULL, 0, NULL, 0);
     add_table("table_take, allowed", run_table, open, 1.4, k->fast);
     add_table("table_take, denied", run_table, shut, 1.9, k->deny);
@@ -828,12 +905,13 @@ static void add_hot(uint64_t count, const bench_keys *k)
     add_table("table_take, 7/s (fraction of a ns), allowed", run_table, open, 0, k->part);
     in_two_threads(add_table("table_take, two threads, allowed", run_table, two, 1.45, k->fast));
     add_table("table_take_batch of 32, allowed", run_batch, batch, 1.3, k->fast);
-    (void)clock;
-#if !defined(BENCH_CORE)
     add_table("ratelimit_allow, its own clock, allowed", run_allow, clock, 1.6, k->own_fast)->any =
         true;
     add_table("ratelimit_allow, SipHash, allowed", run_allow, clock, 0, k->own_sip)->any = true;
-#endif
+    add("A tier that answers by itself, 10,000 keys, SipHash (floor: table_take)", NULL, 0, NULL,
+        0);
+    add_table("a lease serves", run_lease, take, 2.5, k->leased);
+    add_table("a cached refusal", run_refusal, take, 2.5, k->refused);
 }
 
 static void add_cold(const char *title, uint64_t count, const bench_keys *k, double aim,
@@ -935,6 +1013,10 @@ static void make_keys(bench_keys *k, size_t count, size_t stream_len, bool all)
     fill(k->part, &seven, count);
     k->own_sip = make_table(count, RATELIMIT_HASH_SIP, RATELIMIT_EVICT);
     k->own_fast = make_table(count, RATELIMIT_HASH_FAST, RATELIMIT_EVICT);
+    k->leased = make_table(count, RATELIMIT_HASH_SIP, RATELIMIT_EVICT);
+    k->refused = make_table(count, RATELIMIT_HASH_SIP, RATELIMIT_EVICT);
+    fill_tier(k->leased, false, count);
+    fill_tier(k->refused, true, count);
     k->deny = make_table(count, RATELIMIT_HASH_FAST, RATELIMIT_EVICT);
     fill(k->deny, &hourly, count);
     k->deny_sip = make_table(count, RATELIMIT_HASH_SIP, RATELIMIT_EVICT);
@@ -1052,6 +1134,8 @@ static void choose(int count, char **words)
         if (!rows[i].floor || !wanted)
             continue;
         rows[i].chosen = rows[i].floor->chosen = true;
+        if (rows[i].floor->floor)
+            rows[i].floor->floor->chosen = true;
     }
     for (i = 0; i < row_count; i++)
         if (rows[i].chosen)
