@@ -645,6 +645,12 @@ RATELIMIT_API ratelimit_redis_async *
 ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelimit_redis_loop *loop,
                            ratelimit_status *status_or_null);
 
+/* ratelimit_redis_async_open_url  The same for a server that is told as a URL, see
+ * ratelimit_redis_open_url. */
+RATELIMIT_API ratelimit_redis_async *
+ratelimit_redis_async_open_url(const char *url, const ratelimit_redis_options *options_or_null,
+                               const ratelimit_redis_loop *loop, ratelimit_status *status_or_null);
+
 /* ratelimit_redis_async_take  Sends a request, of any op, and calls answers(self, ...) with its
  * result: as ratelimit_redis_store would decide, within timeout_ms. Request, key and limit are
  * copied.
@@ -5535,43 +5541,52 @@ static bool ratelimit_priv_redis_url_place(const char *at, bool local, ratelimit
             ratelimit_priv_redis_number(stop + 1, ask, INT_MAX, &o->database));
 }
 
-RATELIMIT_API ratelimit_redis *
-ratelimit_redis_open_url(const char *url, const ratelimit_redis_options *options_or_null,
-                         ratelimit_status *status_or_null)
+/* The options that a URL and *options_or_null make together; the texts are in *u. */
+static bool ratelimit_priv_redis_url_read(const char *url,
+                                          const ratelimit_redis_options *options_or_null,
+                                          ratelimit_priv_redis_url *u, ratelimit_redis_options *o,
+                                          ratelimit_status *status_or_null)
 {
     static const char *const scheme[] = {"redis://", "rediss://", "unix://"};
-    ratelimit_redis_options o;
-    ratelimit_priv_redis_url u;
     const char *at, *login;
     size_t i = 0;
     if (status_or_null)
         *status_or_null = url ? RATELIMIT_SYNTAX : RATELIMIT_BAD_ARGUMENT;
-    memset(&o, 0, sizeof o);
+    memset(o, 0, sizeof *o);
     if (options_or_null)
-        o = *options_or_null;
+        *o = *options_or_null;
     while (url && i < 3 && strncmp(url, scheme[i], strlen(scheme[i])) != 0)
         i++;
     if (!url || i == 3)
-        return NULL;
-    o.tls = i == 1;
+        return false;
+    o->tls = i == 1;
     at = url + strlen(scheme[i]);
     login = strchr(at, '@');
     if (login) {
         const char *colon = strchr(at, ':');
         colon = colon && colon < login ? colon : login;
-        if (!ratelimit_priv_redis_unescape(u.user, sizeof u.user, at, colon) ||
-            !ratelimit_priv_redis_unescape(u.password, sizeof u.password,
+        if (!ratelimit_priv_redis_unescape(u->user, sizeof u->user, at, colon) ||
+            !ratelimit_priv_redis_unescape(u->password, sizeof u->password,
                                            colon < login ? colon + 1 : login, login))
-            return NULL;
-        if (*u.user)
-            o.user = u.user;
+            return false;
+        if (*u->user)
+            o->user = u->user;
         if (colon < login)
-            o.password = u.password;
+            o->password = u->password;
         at = login + 1;
     }
-    if (!ratelimit_priv_redis_url_place(at, i == 2, &u, &o))
-        return NULL;
-    return ratelimit_redis_open(&o, status_or_null);
+    return ratelimit_priv_redis_url_place(at, i == 2, u, o);
+}
+
+RATELIMIT_API ratelimit_redis *
+ratelimit_redis_open_url(const char *url, const ratelimit_redis_options *options_or_null,
+                         ratelimit_status *status_or_null)
+{
+    ratelimit_priv_redis_url u;
+    ratelimit_redis_options o;
+    return ratelimit_priv_redis_url_read(url, options_or_null, &u, &o, status_or_null)
+               ? ratelimit_redis_open(&o, status_or_null)
+               : NULL;
 }
 
 static void ratelimit_priv_redis_build_ping(ratelimit_priv_redis_call *call,
@@ -6501,6 +6516,17 @@ ratelimit_redis_async_open(const ratelimit_redis_options *options, const ratelim
     a->r->o.pool_size = UINT32_MAX; /* it has one connection to each node, and shares none */
     a->e.watch = ratelimit_priv_async_watch;
     return a;
+}
+
+RATELIMIT_API ratelimit_redis_async *
+ratelimit_redis_async_open_url(const char *url, const ratelimit_redis_options *options_or_null,
+                               const ratelimit_redis_loop *loop, ratelimit_status *status_or_null)
+{
+    ratelimit_priv_redis_url u;
+    ratelimit_redis_options o;
+    return ratelimit_priv_redis_url_read(url, options_or_null, &u, &o, status_or_null)
+               ? ratelimit_redis_async_open(&o, loop, status_or_null)
+               : NULL;
 }
 
 /* A tier in front answers what it can; what is left is asked of Redis, perhaps as a lease. */

@@ -1804,6 +1804,36 @@ static void next_deadline_says_when_tick_is_due(void)
     end(&w);
 }
 
+static void a_url_opens_a_handle_of_a_loop_too(void)
+{
+    ratelimit_redis_options options = server_options();
+    ratelimit_redis_loop loop;
+    ratelimit_status status;
+    char url[64];
+    world w;
+    memset(&w, 0, sizeof w);
+    memset(&loop, 0, sizeof loop);
+    begin_loop(&w);
+    loop.watch = watch;
+    loop.timer = set_timer;
+    loop.self = &w;
+    options.timeout_ms = options.connect_timeout_ms = 5000;
+    options.port = 1; /* the URL says another */
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", server_port());
+    w.a = ratelimit_redis_async_open_url(url, &options, &loop, &status);
+    CHECK_U64(status, RATELIMIT_OK);
+    CHECK(w.a != NULL);
+    if (w.a)
+        CHECK_U64(take_now(&w, "url", &hourly).status, RATELIMIT_OK);
+    CHECK(ratelimit_redis_async_open_url("http://127.0.0.1", NULL, &loop, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_SYNTAX);
+    CHECK(ratelimit_redis_async_open_url(NULL, NULL, &loop, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_redis_async_open_url(url, NULL, NULL, &status) == NULL);
+    CHECK_U64(status, RATELIMIT_BAD_ARGUMENT);
+    end(&w);
+}
+
 /* Everything at random. Under way at the end is nothing, and each call was answered once. */
 static void whatever_happens_each_call_is_answered_once_within_the_limit(void)
 {
@@ -2188,6 +2218,7 @@ int main(int argc, char **argv)
     RUN(answers_may_take_again);
     RUN(answers_that_retry_at_once_leave_the_loop_its_turns);
     RUN(next_deadline_says_when_tick_is_due);
+    RUN(a_url_opens_a_handle_of_a_loop_too);
     RUN(whatever_happens_each_call_is_answered_once_within_the_limit);
     if (getenv("CLUSTER_PORTS")) {
         RUN(in_a_cluster_each_key_is_taken_where_it_is);
