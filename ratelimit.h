@@ -2419,7 +2419,7 @@ static uint64_t ratelimit_priv_rescale(uint64_t rest, uint64_t ns, const ratelim
                                        uint32_t *debt_part)
 {
     const uint64_t one = UINT64_C(1) << 32;
-    const uint32_t code = (uint32_t)(rest >> RATELIMIT_PRIV_CODE_SHIFT) & 0xfffff, m = code | !code;
+    const uint32_t m = (uint32_t)(rest >> RATELIMIT_PRIV_CODE_SHIFT) & 0xfffff;
     const ratelimit_priv_span window = ratelimit_priv_window(l);
     uint64_t v = ns, whole, extra;
     uint32_t part = 0, over = 0;
@@ -2454,8 +2454,6 @@ static uint64_t ratelimit_priv_rescale(uint64_t rest, uint64_t ns, const ratelim
     debt = window;
     if (whole < l->burst)
         (void)ratelimit_priv_cost(l, whole, &debt);
-    else
-        part = 0;
     if (part && l->interval_ns < 256) { /* part of a token, rounded up to 1/parts ns */
         extra = ((l->interval_ns * l->parts + l->interval_part) * part + one - 1) >> 32;
         debt = ratelimit_priv_plus(

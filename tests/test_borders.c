@@ -184,6 +184,227 @@ static void a_share_of_a_limit_of_146_years_is_a_share(void)
     CHECK_U64(ratelimit_priv_share(&all, 9).interval_ns, RATELIMIT_PRIV_MAX); /* at least 1 */
 }
 
+/* ---- a bucket whose limit changed ---- */
+
+/* The debt of *b at now_ns under a limit, in whole ns. */
+static uint64_t owed(const ratelimit_bucket *b, const ratelimit_limit *limit, uint64_t now_ns)
+{
+    ratelimit_bucket copy = *b;
+    ratelimit_request peek = request_of(limit, RATELIMIT_PEEK, 1);
+    ratelimit_result res;
+    (void)ratelimit_bucket_decide(&copy, &peek, now_ns, &res);
+    return res.reset_after_ns;
+}
+
+/* A bucket that owes n tokens of `was` at 0 owes `want` ns under `is`. */
+static void becomes(const ratelimit_limit *was, uint64_t n, const ratelimit_limit *is,
+                    uint64_t want)
+{
+    ratelimit_bucket b;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, was, n, 0, NULL));
+    CHECK_U64(owed(&b, is, 0), want);
+}
+
+static void an_interval_that_differs_in_its_last_bit_is_another(void)
+{
+    const ratelimit_limit was = ratelimit_limit_make(1, 1000000, 1000);
+    const ratelimit_limit is = ratelimit_limit_make(1, 1000001, 1000);
+    becomes(&was, 1000, &is, 1000001000);
+}
+
+static void a_debt_of_2_to_the_40_ns_is_none_of_0(void)
+{
+    const ratelimit_limit was = ratelimit_limit_make(1, UINT64_C(1) << 40, 1);
+    const ratelimit_limit is = ratelimit_limit_make(1, UINT64_C(1) << 39, 1);
+    becomes(&was, 1, &is, UINT64_C(1) << 39);
+}
+
+static void a_bucket_that_is_full_this_very_ns_owes_nothing_under_another_limit(void)
+{
+    const ratelimit_limit was = ratelimit_limit_make(1, 1000, 1);
+    const ratelimit_limit is = ratelimit_limit_make(3, 1000, 1);
+    ratelimit_bucket b;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, &was, 1, 0, NULL));
+    CHECK_U64(owed(&b, &is, 1000), 0);
+}
+
+static void up_to_2_to_the_62_tokens_spent_stay_spent(void)
+{
+    const ratelimit_limit was = ratelimit_limit_make(16, 1, INT64_MAX);
+    const ratelimit_limit is = ratelimit_limit_make(8, 1, INT64_MAX);
+    unsigned bits;
+    for (bits = 8; bits < 63; bits++)
+        becomes(&was, UINT64_C(1) << bits, &is, UINT64_C(1) << (bits - 3));
+}
+
+static void half_a_token_above_65536_is_not_forgotten(void)
+{
+    const ratelimit_limit was = ratelimit_limit_make(1, 1000, 100000);
+    const ratelimit_limit is = ratelimit_limit_make(1, 2000, 100000);
+    ratelimit_bucket b;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, &was, 65537, 0, NULL));
+    CHECK_U64(owed(&b, &is, 500), 131073000);
+}
+
+/* A number that its 20 bits do not hold: rescaled, half a token would be more than half. */
+static void another_burst_leaves_half_a_token_as_it_was(void)
+{
+    uint64_t burst;
+    for (burst = 2; burst < 34; burst++) { /* any bits of its code change */
+        const ratelimit_limit was = ratelimit_limit_make(1, 2097153, 1);
+        const ratelimit_limit is = ratelimit_limit_make(1, 2097153, burst);
+        ratelimit_bucket b;
+        memset(&b, 0, sizeof b);
+        CHECK(ratelimit_bucket_take(&b, &was, 1, 0, NULL));
+        CHECK_U64(owed(&b, &is, 1048577), 1048576);
+    }
+}
+
+/* The inverse of an odd number modulo 2^32. */
+static uint32_t inverse_of(uint64_t x)
+{
+    uint32_t y = 1;
+    int i;
+    for (i = 0; i < 5; i++)
+        y *= 2 - (uint32_t)x * y;
+    return y;
+}
+
+/* d / 2^32 of a token, which is d ns of a token in 2^32 ns, as a span under another limit: exact
+ * and rounded up to 1/parts ns, or, where a token takes 256 ns or longer, to a ns or two. */
+static void check_part_of_a_token(const ratelimit_limit *is, uint32_t d)
+{
+    const ratelimit_limit was = ratelimit_limit_make(1, UINT64_C(1) << 32, 1);
+    const uint64_t unit = is->interval_ns * is->parts + is->interval_part;
+    const uint64_t exact = (d * unit >> 32) + ((uint32_t)(d * unit) != 0);
+    uint32_t part;
+    const uint64_t ns = ratelimit_priv_rescale(was.state, d, is, &part);
+    const uint64_t got = ns * is->parts + part;
+    CHECK(got >= exact && got <= exact + (is->interval_ns < 256 ? 0 : 2 * is->parts));
+    CHECK(is->interval_ns < 256 || part == 0 || got == unit); /* never above the window */
+}
+
+static void part_of_a_token_is_rounded_up_never_down(void)
+{
+    static const uint64_t made_of[][2] = {{1, 3},     {1, 100},  {1, 255},  {1, 256},  {1, 257},
+                                          {1, 10001}, {3, 1000}, {7, 1000}, {7, 5000}, {60, SEC}};
+    static const uint32_t ds[] = {1,          2,          3,          0x7fffffff,
+                                  0x80000000, 0xaaaaaaab, 0xfffffffe, UINT32_MAX};
+    ratelimit_limit is;
+    uint64_t ns;
+    size_t i, j;
+    uint32_t part;
+    for (i = 0; i < COUNT(made_of); i++) {
+        is = ratelimit_limit_make(made_of[i][0], made_of[i][1], 1);
+        for (j = 0; j < COUNT(ds); j++)
+            check_part_of_a_token(&is, ds[j]);
+        check_part_of_a_token(&is, inverse_of(made_of[i][1] | 1));
+    }
+    for (i = 256, j = 0; j < 10; i += 2) { /* one 2^32nd of a third of a ns above a whole ns */
+        is = ratelimit_limit_make(3, 3 * i + 1, 1);
+        if (inverse_of(3 * i + 1) % 3 != 1)
+            continue;
+        check_part_of_a_token(&is, inverse_of(3 * i + 1));
+        j++;
+    }
+    is = ratelimit_limit_make(20000000, UINT64_C(5130000001), 1); /* 256.5 ns in 2^24 parts */
+    CHECK_U64(is.interval_ns, 256);
+    CHECK_U64(is.parts, 0x1000000);
+    ns = ratelimit_priv_rescale(ratelimit_limit_make(1, UINT64_C(1) << 32, 1).state, UINT32_MAX,
+                                &is, &part);
+    CHECK_U64(ns, 256); /* at most the window */
+}
+
+/* ---- borders of time and of counts ---- */
+
+static void a_window_of_more_tokens_than_ns_counts_the_first_one(void)
+{
+    const ratelimit_limit limit = ratelimit_window_make(3, 2);
+    ratelimit_bucket b;
+    int i;
+    memset(&b, 0, sizeof b);
+    for (i = 0; i < 3; i++)
+        CHECK(ratelimit_bucket_take(&b, &limit, 1, 10, NULL));
+    CHECK(!ratelimit_bucket_take(&b, &limit, 1, 10, NULL));
+    CHECK(!ratelimit_bucket_take(&b, &limit, 1, 11, NULL));
+    CHECK(ratelimit_bucket_take(&b, &limit, 3, 12, NULL));
+}
+
+static void a_block_of_more_than_2_to_the_62_ns_is_a_bad_argument(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 1);
+    ratelimit_request block = request_of(&limit, RATELIMIT_BLOCK, 0);
+    ratelimit_bucket b;
+    ratelimit_result res;
+    memset(&b, 0, sizeof b);
+    block.max_wait_ns = RATELIMIT_PRIV_MAX + 1;
+    CHECK(!ratelimit_bucket_decide(&b, &block, 0, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    block.max_wait_ns = RATELIMIT_PRIV_MAX;
+    CHECK(ratelimit_bucket_decide(&b, &block, 0, &res));
+}
+
+/* Its bucket is full a third of a ns after the whole ns. */
+static void a_key_of_the_longest_intervals_is_not_forgotten_a_ns_early(void)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    const ratelimit_limit limit = ratelimit_limit_make(3, RATELIMIT_PRIV_MAX, 1);
+    ratelimit_table_options options;
+    ratelimit_table *t;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    CHECK(limit.interval_part > 0);
+    CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, limit.interval_ns, 0), 0);
+    CHECK(!ratelimit_table_take(t, "k", 1, &limit, 1, limit.interval_ns, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, limit.interval_ns + 1, 0), 1);
+}
+
+/* What is seen of a bucket that is full again is 0, not what an undefined log2(0) gives. */
+static void a_full_bucket_is_seen_with_no_debt(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 1);
+    ratelimit_bucket b;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, &limit, 1, 0, NULL));
+    CHECK_U64(b.rest >> RATELIMIT_PRIV_SEEN_SHIFT, 29);
+    CHECK(!ratelimit_bucket_take(&b, &limit, 2, 5 * SEC, NULL)); /* NEVER */
+    CHECK_U64(b.rest >> RATELIMIT_PRIV_SEEN_SHIFT, 0);
+}
+
+/* A refusal at a time when nothing new is to be noted. */
+static void a_refusal_writes_to_no_table(void)
+{
+    const size_t bytes = RATELIMIT_TABLE_BYTES(24);
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
+    ratelimit_request takes[2];
+    bool allowed[2];
+    void *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ratelimit_table_options options;
+    ratelimit_table *t;
+    ratelimit_result res;
+    CHECK(pages != MAP_FAILED && bytes <= 8192);
+    if (pages == MAP_FAILED)
+        return;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, pages, bytes, &options) == RATELIMIT_OK);
+    CHECK(ratelimit_table_take(t, "key", 3, &limit, 5, 0, NULL));
+    takes[0] = takes[1] = request_of(&limit, RATELIMIT_TAKE, 5);
+    CHECK(mprotect(pages, 8192, PROT_READ) == 0); /* a write would crash */
+    CHECK(!ratelimit_table_take(t, "key", 3, &limit, 5, 0, NULL));
+    CHECK(!ratelimit_table_take(t, "key", 3, &limit, 5, 0, &res));
+    CHECK_U64(res.retry_after_ns, 5 * SEC);
+    CHECK_U64(ratelimit_table_take_batch(t, takes, allowed, 2, 0), 0);
+    CHECK(!ratelimit_table_decide(t, takes, NULL, 2, RATELIMIT_EACH, 0));
+    CHECK(!ratelimit_table_decide(t, takes, NULL, 2, RATELIMIT_ALL, 0));
+    CHECK(munmap(pages, 8192) == 0);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -199,5 +420,17 @@ int main(int argc, char **argv)
     RUN(a_refusal_of_many_tokens_of_few_ns_tells_what_is_owed);
     RUN(a_share_of_a_limit_of_146_years_is_a_share);
     RUN(no_bucket_and_no_limit_are_bad_arguments_of_every_call);
+    RUN(an_interval_that_differs_in_its_last_bit_is_another);
+    RUN(a_debt_of_2_to_the_40_ns_is_none_of_0);
+    RUN(a_bucket_that_is_full_this_very_ns_owes_nothing_under_another_limit);
+    RUN(up_to_2_to_the_62_tokens_spent_stay_spent);
+    RUN(half_a_token_above_65536_is_not_forgotten);
+    RUN(another_burst_leaves_half_a_token_as_it_was);
+    RUN(part_of_a_token_is_rounded_up_never_down);
+    RUN(a_window_of_more_tokens_than_ns_counts_the_first_one);
+    RUN(a_block_of_more_than_2_to_the_62_ns_is_a_bad_argument);
+    RUN(a_key_of_the_longest_intervals_is_not_forgotten_a_ns_early);
+    RUN(a_full_bucket_is_seen_with_no_debt);
+    RUN(a_refusal_writes_to_no_table);
     return check_end();
 }

@@ -41,7 +41,7 @@ elif have python3 python3 && builds "$CC -lhiredis" libhiredis-dev; then
     else
         sed -i '1,2d; /^@@/d' "$build/output"
         COUNT_LINES=60 fail "the interface is another than api.txt says (- said, + found). Is that meant? Then \
-sh tests/portability/api.sh --update, and say so in the commit" "$build/output"
+sh tests/portability/api.sh --update, and say so in CHANGES" "$build/output"
     fi
 fi
 finish
