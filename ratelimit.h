@@ -5061,7 +5061,7 @@ static ratelimit_bucket ratelimit_priv_refusal_of(const ratelimit_tier *tier,
     over = owed > trust ? owed - trust : 0;
     if (over >> 26)
         e = ratelimit_priv_log2(over) - 25;
-    over = e < 32 ? (over + (UINT64_C(1) << e) - 1) >> e : 0;
+    over = (over + (UINT64_C(1) << e) - 1) >> e;
     if (owed > RATELIMIT_PRIV_MAX || e > 31 || owed <= over << e)
         return b;
     owed -= over << e;

@@ -405,6 +405,247 @@ static void a_refusal_writes_to_no_table(void)
     CHECK(munmap(pages, 8192) == 0);
 }
 
+/* ---- a debt made on purpose that became an ordinary one ---- */
+
+/* Under a limit of 3 at 1 a second a charge of 4 is a debt on purpose. At 2 s it is 2, and with a
+ * take 3 tokens, which is an ordinary debt: at 2 s for a token it is 6 s. (All of this is seen
+ * with the same power of two, so that a take that looks no closer leaves what was said of it.) */
+static const ratelimit_limit ordinary = RATELIMIT_LIMIT_SCOPE(3, 3 * RATELIMIT_SECOND, 3, 1);
+static const ratelimit_limit slower = RATELIMIT_LIMIT_SCOPE(3, 6 * RATELIMIT_SECOND, 3, 1);
+
+static void a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens(void)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    ratelimit_request charge = request_of(&ordinary, RATELIMIT_CHARGE, 4);
+    ratelimit_request peek = request_of(&slower, RATELIMIT_PEEK, 1);
+    ratelimit_table_options options;
+    ratelimit_table *t;
+    ratelimit_bucket b;
+    ratelimit_result res;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_decide(&b, &charge, 0, NULL));
+    CHECK(ratelimit_bucket_take(&b, &ordinary, 1, 2 * SEC, NULL));
+    CHECK_U64(owed(&b, &slower, 2 * SEC), 6 * SEC);
+#if defined(RATELIMIT_PRIV_SHARED)
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_decide_shared(&b, &charge, 0, NULL));
+    CHECK(ratelimit_bucket_take_shared(&b, &ordinary, 1, 2 * SEC, NULL));
+    (void)ratelimit_bucket_decide_shared(&b, &peek, 2 * SEC, &res);
+    CHECK_U64(res.reset_after_ns, 6 * SEC);
+#endif
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    CHECK(ratelimit_table_decide_one(t, &charge, 0, NULL));
+    CHECK(ratelimit_table_take(t, "key", 3, &ordinary, 1, 2 * SEC, NULL));
+    (void)ratelimit_table_decide_one(t, &peek, 2 * SEC, &res);
+    CHECK_U64(res.reset_after_ns, 6 * SEC);
+}
+
+/* The longest window there is: a debt of all of it is no time that has passed. */
+static void a_window_of_2_to_the_62_ns_is_spent_once(void)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    const ratelimit_limit limit = ratelimit_limit_make(1, RATELIMIT_PRIV_MAX, 1);
+    ratelimit_table_options options;
+    ratelimit_table *t;
+    ratelimit_bucket b;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, &limit, 1, 0, NULL));
+    CHECK(!ratelimit_bucket_take(&b, &limit, 1, 0, NULL));
+#if defined(RATELIMIT_PRIV_SHARED)
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take_shared(&b, &limit, 1, 0, NULL));
+    CHECK(!ratelimit_bucket_take_shared(&b, &limit, 1, 0, NULL));
+#endif
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
+    CHECK(!ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
+}
+
+/* ---- hashes ---- */
+
+static void the_short_ways_of_both_hashes_are_the_hashes(void)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    static const unsigned char key[] = "0123456789abcde";
+    ratelimit_table_options options;
+    ratelimit_table *t;
+    size_t len;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    for (len = 8; len < 16; len++) {
+        CHECK_U64(ratelimit_priv_fast_short(t, key, len), ratelimit_priv_fast(key, len, t->fast));
+        CHECK_U64(ratelimit_priv_sip_short(key, len, t->seed),
+                  ratelimit_priv_sip(key, len, t->seed));
+    }
+}
+
+/* ---- the steps of a commit, each overtaken ---- */
+
+#if RATELIMIT_PRIV_ATOMIC
+
+static void a_rest_is_swapped_whatever_was_seen_meanwhile_and_else_not(void)
+{
+    uint64_t rest = 1 | UINT64_C(5) << RATELIMIT_PRIV_SEEN_SHIFT;
+    CHECK(ratelimit_priv_swap_rest(&rest, 1, 7)); /* seen is another */
+    CHECK_U64(rest, 7);
+    CHECK(!ratelimit_priv_swap_rest(&rest, 6, 8));
+    CHECK_U64(rest, 7);
+}
+
+static bool rest_first(bool there, uint64_t was, uint64_t full_ns, uint64_t rest)
+{
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after;
+    memset(&seat, 0, sizeof seat);
+    seat.there = there;
+    seat.in_it.full_ns = 100;
+    seat.in_it.rest = was;
+    after.full_ns = full_ns;
+    after.rest = rest;
+    return ratelimit_priv_rest_first(&seat, &after);
+}
+
+static void rest_comes_first_where_full_ns_goes_back(void)
+{
+    const uint64_t seen = UINT64_C(1) << RATELIMIT_PRIV_SEEN_SHIFT;
+    CHECK(rest_first(true, 3, 50, 5)); /* a limit became faster */
+    CHECK(rest_first(true, 3, 50, 0)); /* a bucket is freed */
+    CHECK(rest_first(true, 3, 150, 0));
+    CHECK(rest_first(false, 3, 150, 0));
+    CHECK(!rest_first(true, 3, 150, 5));
+    CHECK(!rest_first(true, 3, 50, 3));
+    CHECK(!rest_first(true, 3, 50, 3 | seen));
+    CHECK(!rest_first(false, 3, 50, 5));
+}
+
+/* The seat of a key that owes a second, its line locked by us. */
+static void begin_commit(ratelimit_priv_seat *seat)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
+    ratelimit_table_options options;
+    ratelimit_table *t;
+    memset(&options, 0, sizeof options);
+    memset(seat, 0, sizeof *seat);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
+    ratelimit_priv_probe(t, ratelimit_priv_place(ratelimit_table_hash(t, "k", 1), limit.scope), 0,
+                         true, NULL, 0, seat);
+    CHECK(seat->there);
+    seat->line->lock = seat->word + 1;
+}
+
+static void a_commit_that_a_quick_take_overtook_stores_nothing(void)
+{
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after, *b;
+    begin_commit(&seat);
+    b = &seat.line->bucket[seat.slot];
+    after.rest = seat.in_it.rest ^ RATELIMIT_PRIV_IS_WINDOW;
+    after.full_ns = seat.in_it.full_ns - 1; /* rest comes first */
+    b->full_ns++;
+    CHECK(!ratelimit_priv_store_full(&seat, &after));
+    CHECK_U64(b->rest, seat.in_it.rest);
+    CHECK_U64(b->full_ns, seat.in_it.full_ns + 1);
+    after.full_ns = seat.in_it.full_ns + 5; /* it comes last */
+    CHECK(!ratelimit_priv_store_full(&seat, &after));
+    CHECK_U64(b->rest, seat.in_it.rest);
+    b->full_ns = seat.in_it.full_ns;
+    CHECK(ratelimit_priv_store_full(&seat, &after));
+    CHECK_U64(b->full_ns, seat.in_it.full_ns + 5);
+    CHECK(ratelimit_priv_store_rest(&seat, &after));
+    CHECK_U64(b->rest, after.rest);
+}
+
+static void a_commit_whose_lock_was_taken_over_puts_nothing_back(void)
+{
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after, *b;
+    begin_commit(&seat);
+    b = &seat.line->bucket[seat.slot];
+    after.rest = seat.in_it.rest ^ RATELIMIT_PRIV_IS_WINDOW;
+    after.full_ns = seat.in_it.full_ns - 1;
+    seat.line->lock = seat.word + 3; /* somebody else's */
+    b->full_ns++;
+    CHECK(!ratelimit_priv_store_full(&seat, &after));
+    CHECK_U64(b->rest, after.rest);
+    b->rest = seat.in_it.rest ^ RATELIMIT_PRIV_ON_PURPOSE; /* and that one stored another state */
+    CHECK(!ratelimit_priv_store_full(&seat, &after));
+    CHECK_U64(b->full_ns, seat.in_it.full_ns + 1);
+    after.full_ns = seat.in_it.full_ns + 5;
+    CHECK(!ratelimit_priv_store_rest(&seat, &after));
+    CHECK_U64(b->rest, seat.in_it.rest ^ RATELIMIT_PRIV_ON_PURPOSE);
+    ratelimit_priv_unlock(&seat.line->lock, seat.word);
+    CHECK_U64(seat.line->lock, seat.word + 3);
+}
+
+static void a_place_that_got_another_key_gets_no_second_one(void)
+{
+    ratelimit_priv_seat seat;
+    ratelimit_bucket after;
+    begin_commit(&seat);
+    after = seat.in_it;
+    seat.there = false; /* a newcomer of another tag */
+    seat.tag = seat.old_tag + 1;
+    seat.line->tag[seat.slot] = seat.old_tag + 2;
+    CHECK(!ratelimit_priv_store_rest(&seat, &after));
+    CHECK_U64(seat.line->tag[seat.slot], seat.old_tag + 2);
+    seat.line->tag[seat.slot] = seat.old_tag;
+    CHECK(ratelimit_priv_store_rest(&seat, &after));
+    CHECK_U64(seat.line->tag[seat.slot], seat.tag);
+}
+
+static void who_waited_for_a_lock_looks_again(void)
+{
+    uint32_t lock = 3;
+    CHECK(ratelimit_priv_odd(&lock, 3)); /* its holder is dead */
+    CHECK_U64(lock, 4);
+    CHECK(!ratelimit_priv_odd(&lock, 4));
+}
+
+#endif
+
+/* ---- what a tier remembers ---- */
+
+static void what_a_store_told_is_rounded_by_a_256th_of_the_burst(void)
+{
+    const ratelimit_limit few = ratelimit_limit_make(1, SEC, 255);
+    const ratelimit_limit many = ratelimit_limit_make(1, SEC, 2560);
+    uint64_t told;
+    for (told = 0; told < 256; told++) {
+        CHECK_U64(ratelimit_priv_told(&few, told << RATELIMIT_PRIV_TOLD_SHIFT), told);
+        CHECK_U64(ratelimit_priv_told(&many, told << RATELIMIT_PRIV_TOLD_SHIFT), 11 * told);
+    }
+}
+
+/* F - T is 2^40 + 2^14 + 1 ns: in units of 2^15 ns, 2^14 - 1 too much. */
+static void a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, HOUR, 1);
+    const uint64_t over = (UINT64_C(1) << 40) + (UINT64_C(1) << 14) + 1;
+    ratelimit_tier tier;
+    ratelimit_result told;
+    ratelimit_bucket b;
+    memset(&tier, 0, sizeof tier);
+    memset(&told, 0, sizeof told);
+    tier.trust_ns = SEC;
+    told.status = RATELIMIT_DENIED;
+    told.reset_after_ns = told.retry_after_ns = SEC + over;
+    b = ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0);
+    CHECK_U64(b.full_ns, SEC - (UINT64_C(1) << 14) + 1);
+    CHECK_U64(ratelimit_priv_owed(&b, 0), SEC + over);
+    told.reset_after_ns = told.retry_after_ns = RATELIMIT_PRIV_MAX; /* 2^62 and above: not kept */
+    CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
+    told.reset_after_ns = told.retry_after_ns = FOREVER;
+    CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -432,5 +673,18 @@ int main(int argc, char **argv)
     RUN(a_key_of_the_longest_intervals_is_not_forgotten_a_ns_early);
     RUN(a_full_bucket_is_seen_with_no_debt);
     RUN(a_refusal_writes_to_no_table);
+    RUN(a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens);
+    RUN(a_window_of_2_to_the_62_ns_is_spent_once);
+    RUN(the_short_ways_of_both_hashes_are_the_hashes);
+#if RATELIMIT_PRIV_ATOMIC
+    RUN(a_rest_is_swapped_whatever_was_seen_meanwhile_and_else_not);
+    RUN(rest_comes_first_where_full_ns_goes_back);
+    RUN(a_commit_that_a_quick_take_overtook_stores_nothing);
+    RUN(a_commit_whose_lock_was_taken_over_puts_nothing_back);
+    RUN(a_place_that_got_another_key_gets_no_second_one);
+    RUN(who_waited_for_a_lock_looks_again);
+#endif
+    RUN(what_a_store_told_is_rounded_by_a_256th_of_the_burst);
+    RUN(a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust);
     return check_end();
 }
