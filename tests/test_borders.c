@@ -18,6 +18,19 @@ static ratelimit_request request_of(const ratelimit_limit *limit, ratelimit_op o
     return q;
 }
 
+/* A table for 24 keys, empty, the same each time; when_full is EVICT. */
+static ratelimit_table *small_table(uint64_t step_ns)
+{
+    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
+    ratelimit_table_options options;
+    ratelimit_table *t = NULL;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    options.step_ns = step_ns;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    return t;
+}
+
 #if defined(RATELIMIT_PRIV_SHARED) && RATELIMIT_PRIV_ATOMIC64
 
 /* A holder died after its mark: who takes over knows the kind of the debt, not how long it was when
@@ -121,15 +134,9 @@ static void almost_a_token_under_a_limit_with_fractions_is_no_more_than_its_wind
 /* A step as long as time is: no clock was set back by more. */
 static void a_table_with_the_longest_step_forgives_no_window(void)
 {
-    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
     const ratelimit_limit limit = ratelimit_window_make(5, MINUTE);
-    ratelimit_table_options options;
-    ratelimit_table *t;
+    ratelimit_table *t = small_table(FOREVER);
     ratelimit_result res;
-    memset(&options, 0, sizeof options);
-    options.seed[0] = 1;
-    options.step_ns = FOREVER;
-    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
     CHECK(ratelimit_table_take(t, "k", 1, &limit, 5, 100 * MINUTE, NULL));
     CHECK(!ratelimit_table_take(t, "k", 1, &limit, 1, MINUTE + 1, &res));
     CHECK_U64(res.retry_after_ns, 100 * MINUTE - 1);
@@ -148,16 +155,11 @@ static void check_many(bool first, bool second, const ratelimit_result *res)
 
 static void a_refusal_of_many_tokens_of_few_ns_tells_what_is_owed(void)
 {
-    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
     const ratelimit_limit limit = ratelimit_limit_make(1, 2, 100);
-    ratelimit_table_options options;
     ratelimit_bucket b;
-    ratelimit_table *t;
+    ratelimit_table *t = small_table(0);
     ratelimit_result res;
     bool first;
-    memset(&options, 0, sizeof options);
-    options.seed[0] = 1;
-    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
     CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL)); /* known: the quick way */
     first = ratelimit_table_take(t, "k", 1, &limit, 25, SEC, NULL);
     check_many(first, ratelimit_table_take(t, "k", 1, &limit, 100, SEC, &res), &res);
@@ -350,13 +352,8 @@ static void a_block_of_more_than_2_to_the_62_ns_is_a_bad_argument(void)
 /* Its bucket is full a third of a ns after the whole ns. */
 static void a_key_of_the_longest_intervals_is_not_forgotten_a_ns_early(void)
 {
-    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
     const ratelimit_limit limit = ratelimit_limit_make(3, RATELIMIT_PRIV_MAX, 1);
-    ratelimit_table_options options;
-    ratelimit_table *t;
-    memset(&options, 0, sizeof options);
-    options.seed[0] = 1;
-    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    ratelimit_table *t = small_table(0);
     CHECK(limit.interval_part > 0);
     CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
     CHECK_U64(ratelimit_table_sweep(t, limit.interval_ns, 0), 0);
@@ -415,10 +412,8 @@ static const ratelimit_limit slower = RATELIMIT_LIMIT_SCOPE(3, 6 * RATELIMIT_SEC
 
 static void a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens(void)
 {
-    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
     ratelimit_request charge = request_of(&ordinary, RATELIMIT_CHARGE, 4);
     ratelimit_request peek = request_of(&slower, RATELIMIT_PEEK, 1);
-    ratelimit_table_options options;
     ratelimit_table *t;
     ratelimit_bucket b;
     ratelimit_result res;
@@ -433,9 +428,7 @@ static void a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens(void)
     (void)ratelimit_bucket_decide_shared(&b, &peek, 2 * SEC, &res);
     CHECK_U64(res.reset_after_ns, 6 * SEC);
 #endif
-    memset(&options, 0, sizeof options);
-    options.seed[0] = 1;
-    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    t = small_table(0);
     CHECK(ratelimit_table_decide_one(t, &charge, 0, NULL));
     CHECK(ratelimit_table_take(t, "key", 3, &ordinary, 1, 2 * SEC, NULL));
     (void)ratelimit_table_decide_one(t, &peek, 2 * SEC, &res);
@@ -445,9 +438,7 @@ static void a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens(void)
 /* The longest window there is: a debt of all of it is no time that has passed. */
 static void a_window_of_2_to_the_62_ns_is_spent_once(void)
 {
-    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
     const ratelimit_limit limit = ratelimit_limit_make(1, RATELIMIT_PRIV_MAX, 1);
-    ratelimit_table_options options;
     ratelimit_table *t;
     ratelimit_bucket b;
     memset(&b, 0, sizeof b);
@@ -458,9 +449,7 @@ static void a_window_of_2_to_the_62_ns_is_spent_once(void)
     CHECK(ratelimit_bucket_take_shared(&b, &limit, 1, 0, NULL));
     CHECK(!ratelimit_bucket_take_shared(&b, &limit, 1, 0, NULL));
 #endif
-    memset(&options, 0, sizeof options);
-    options.seed[0] = 1;
-    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    t = small_table(0);
     CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
     CHECK(!ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
 }
@@ -469,14 +458,9 @@ static void a_window_of_2_to_the_62_ns_is_spent_once(void)
 
 static void the_short_ways_of_both_hashes_are_the_hashes(void)
 {
-    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
     static const unsigned char key[] = "0123456789abcde";
-    ratelimit_table_options options;
-    ratelimit_table *t;
+    ratelimit_table *t = small_table(0);
     size_t len;
-    memset(&options, 0, sizeof options);
-    options.seed[0] = 1;
-    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
     for (len = 8; len < 16; len++) {
         CHECK_U64(ratelimit_priv_fast_short(t, key, len), ratelimit_priv_fast(key, len, t->fast));
         CHECK_U64(ratelimit_priv_sip_short(key, len, t->seed),
@@ -526,14 +510,9 @@ static void rest_comes_first_where_full_ns_goes_back(void)
 /* The seat of a key that owes a second, its line locked by us. */
 static void begin_commit(ratelimit_priv_seat *seat)
 {
-    static uint64_t memory[RATELIMIT_TABLE_BYTES(24) / 8 + 1];
     const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
-    ratelimit_table_options options;
-    ratelimit_table *t;
-    memset(&options, 0, sizeof options);
+    ratelimit_table *t = small_table(0);
     memset(seat, 0, sizeof *seat);
-    options.seed[0] = 1;
-    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
     CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
     ratelimit_priv_probe(t, ratelimit_priv_place(ratelimit_table_hash(t, "k", 1), limit.scope), 0,
                          true, NULL, 0, seat);
