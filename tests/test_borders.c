@@ -349,6 +349,24 @@ static void a_block_of_more_than_2_to_the_62_ns_is_a_bad_argument(void)
     CHECK(ratelimit_bucket_decide(&b, &block, 0, &res));
 }
 
+/* A block of 10 s was seen with less than 2^34 ns to go. */
+static void a_block_that_is_ahead_by_the_step_is_believed_and_by_a_ns_more_is_cut(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 1);
+    const uint64_t most = UINT64_C(1) << 34, back = 1010 * SEC - most - RATELIMIT_STEP_NS;
+    ratelimit_request block = request_of(&limit, RATELIMIT_BLOCK, 0);
+    ratelimit_request peek = request_of(&limit, RATELIMIT_PEEK, 1);
+    ratelimit_bucket b;
+    ratelimit_result res;
+    memset(&b, 0, sizeof b);
+    block.max_wait_ns = 10 * SEC;
+    CHECK(ratelimit_bucket_decide(&b, &block, 1000 * SEC, NULL));
+    CHECK(!ratelimit_bucket_decide(&b, &peek, back, &res));
+    CHECK_U64(res.retry_after_ns, most + RATELIMIT_STEP_NS);
+    CHECK(!ratelimit_bucket_decide(&b, &peek, back - 1, &res));
+    CHECK_U64(res.retry_after_ns, most);
+}
+
 /* Its bucket is full a third of a ns after the whole ns. */
 static void a_key_of_the_longest_intervals_is_not_forgotten_a_ns_early(void)
 {
@@ -649,6 +667,7 @@ int main(int argc, char **argv)
     RUN(part_of_a_token_is_rounded_up_never_down);
     RUN(a_window_of_more_tokens_than_ns_counts_the_first_one);
     RUN(a_block_of_more_than_2_to_the_62_ns_is_a_bad_argument);
+    RUN(a_block_that_is_ahead_by_the_step_is_believed_and_by_a_ns_more_is_cut);
     RUN(a_key_of_the_longest_intervals_is_not_forgotten_a_ns_early);
     RUN(a_full_bucket_is_seen_with_no_debt);
     RUN(a_refusal_writes_to_no_table);
