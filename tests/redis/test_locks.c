@@ -403,19 +403,24 @@ static long long asks_in_300_ms(uint64_t max_pause_ms)
     return server_scripts(server_port());
 }
 
-/* Pauses are 2, 4, 8, ... ms, each shortened by up to half. */
+/* Pauses are 2, 4, 8, ... ms, each shortened by up to half. A machine at work asks less often, never
+ * more often: then it is measured again. */
 static void pauses_grow_up_to_the_given_interval(void)
 {
     ratelimit_redis_permit permit;
     long long few, more, many;
+    int tries = 0;
     server_flush();
     CHECK_U64(acquire(1, 60000, &permit, NULL), RATELIMIT_OK);
-    few = asks_in_300_ms(1000);
-    more = asks_in_300_ms(20);
-    many = asks_in_300_ms(2);
-    CHECK(few >= 3 && few <= 12);    /* 2 to 128 ms, and the rest */
-    CHECK(more > few && more <= 36); /* 2 to 16, then 20: at most each 10 ms */
-    CHECK(many > more && many <= 310);
+    do {
+        few = asks_in_300_ms(1000);
+        more = asks_in_300_ms(20);
+        many = asks_in_300_ms(2);
+        CHECK(few <= 12);   /* 2 to 128 ms, and the rest */
+        CHECK(more <= 36);  /* 2 to 16, then 20: at most each 10 ms */
+        CHECK(many <= 310); /* each ms */
+    } while (++tries < 20 && !(few >= 3 && more > few && many > more));
+    CHECK(few >= 3 && more > few && many > more);
 }
 
 typedef struct contender {
