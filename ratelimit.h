@@ -178,12 +178,13 @@
    Threads. Limits are read-only and shared freely. A plain bucket has one caller at a time;
    ratelimit_bucket_take_shared, the table, the stores here and the limiter may be called by any
    number of threads, and the table by any number of processes. A take of a known key is one
-   compare-and-swap; other changes are computed first, then written under a lock that is held for a
-   few memory writes. A lock that is not released for RATELIMIT_TAKEOVER_MS is taken over, whether
-   its holder died or is only slow. A decision of a holder that died may be lost. A holder that was
-   slow loses or undoes nobody's charge: at worst two threads give one key two places, and it can
-   use one burst more. Where the chip has no 64-bit compare-and-swap, one that was slow may undo
-   what others charged to the same key meanwhile.
+   compare-and-swap, if its limit is a bucket whose interval is a whole number of ns. Other changes
+   are computed first, then written under a lock that is held for a few memory writes. A lock that
+   is not released for RATELIMIT_TAKEOVER_MS is taken over, whether its holder died or is only slow.
+   A decision of a holder that died may be lost. A holder that was slow loses or undoes nobody's
+   charge: at worst two threads give one key two places, and it can use one burst more. Where the
+   chip has no 64-bit compare-and-swap, one that was slow may undo what others charged to the same
+   key meanwhile.
 
    Errors. A decision is a bool, true only if the caller may go on; result.status says why. Bad
    arguments are refused, and zero is never "unlimited". One thing lets a call through that was not
