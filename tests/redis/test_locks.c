@@ -403,8 +403,8 @@ static long long asks_in_300_ms(uint64_t max_pause_ms)
     return server_scripts(server_port());
 }
 
-/* Pauses are 2, 4, 8, ... ms, each shortened by up to half. A machine at work asks less often, never
- * more often: then it is measured again. */
+/* Pauses are 2, 4, 8, ... ms, each shortened by up to half. A machine at work asks less often,
+ * never more often: then it is measured again. */
 static void pauses_grow_up_to_the_given_interval(void)
 {
     ratelimit_redis_permit permit;
