@@ -2710,7 +2710,7 @@ static bool ratelimit_priv_decide_op(ratelimit_bucket *b, const ratelimit_limit 
 
     /* What the bucket owes, and what the request costs. */
     ratelimit_priv_look(&s, b, l, now, step_ns);
-    if (op == RATELIMIT_TAKE_UP_TO || op >= RATELIMIT_BLOCK)
+    if (op == RATELIMIT_TAKE_UP_TO)
         n = 1;
     costs = ratelimit_priv_cost(l, n, &s.cost);
     over = !costs || s.block ||
@@ -2751,7 +2751,8 @@ static bool ratelimit_priv_decide_op(ratelimit_bucket *b, const ratelimit_limit 
             n = ratelimit_priv_give(&s, s.cost, n);
         break;
     case RATELIMIT_CANCEL:
-        n = s.block ? 0 : ratelimit_priv_cancel(&s, max_wait_ns, n);
+        if (!s.block)
+            n = ratelimit_priv_cancel(&s, max_wait_ns, n);
         break;
     case RATELIMIT_BLOCK:
         if (!s.block) /* not shorter than the time until one token is there */
@@ -2960,18 +2961,23 @@ inline
 #      define RATELIMIT_PRIV_MARKED                                                                \
         ((RATELIMIT_PRIV_CODE | RATELIMIT_PRIV_ON_PURPOSE) & ~ratelimit_priv_class_bits(31))
 
+/* The mark: bits 0-23 a hash of the old state. Of the two states it keeps the interval that is
+ * right or too strict with either full_ns: the new one if full_ns goes back. The interval's class
+ * moves to bits 58-62, where seen was. */
+static uint64_t ratelimit_priv_mark(const ratelimit_bucket *old, const ratelimit_bucket *now)
+{
+    const uint64_t hash = ((old->full_ns ^ old->rest) * UINT64_C(0x9E3779B97F4A7C15)) >> 40;
+    const bool back = (now->full_ns - old->full_ns) >> 63 != 0;
+    const ratelimit_bucket *keep = !old->rest || (back && now->rest) ? now : old;
+    return hash | (keep->rest & RATELIMIT_PRIV_MARKED) |
+           ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_HELD) |
+           (uint64_t)ratelimit_priv_class(keep->rest) << RATELIMIT_PRIV_SEEN_SHIFT;
+}
+
 static bool ratelimit_priv_shared_write(ratelimit_bucket *b, const ratelimit_bucket *old,
                                         const ratelimit_bucket *now)
 {
-    /* The mark: bits 0-23 a hash of the old state. Of the two states it keeps the interval that is
-     * right or too strict with either full_ns: the new one if full_ns goes back. The interval's
-     * class moves to bits 58-62, where seen was. */
-    uint64_t mark = ((old->full_ns ^ old->rest) * UINT64_C(0x9E3779B97F4A7C15)) >> 40;
-    const bool back = (now->full_ns - old->full_ns) >> 63 != 0;
-    const ratelimit_bucket *keep = !old->rest || (back && now->rest) ? now : old;
-    mark |= keep->rest & RATELIMIT_PRIV_MARKED;
-    mark |= ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_HELD);
-    mark |= (uint64_t)ratelimit_priv_class(keep->rest) << RATELIMIT_PRIV_SEEN_SHIFT;
+    const uint64_t mark = ratelimit_priv_mark(old, now);
     if (!ratelimit_priv_swap64(&b->rest, old->rest, mark))
         return false;
     if (!ratelimit_priv_swap64(&b->full_ns, old->full_ns, now->full_ns)) {

@@ -51,6 +51,54 @@ static void a_debt_made_on_purpose_outlives_the_holder_of_its_mark(void)
     CHECK_U64(res.reset_after_ns, 99 * SEC);
 }
 
+/* A holder whose mark was taken over must not take the mark of the next one for its own. */
+static void marks_of_different_states_differ(void)
+{
+    enum { MARKS = 1000 };
+    static uint64_t mark[2 * MARKS];
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
+    ratelimit_bucket old, now;
+    unsigned i, j, same = 0;
+    for (i = 0; i < 2 * MARKS; i++) {
+        old.full_ns = DAY + (i < MARKS ? i : 0);
+        old.rest = limit.state | (i < MARKS ? 0 : i);
+        now = old;
+        now.full_ns += SEC;
+        mark[i] = ratelimit_priv_mark(&old, &now);
+        CHECK_U64(ratelimit_priv_class(mark[i]), RATELIMIT_PRIV_CLASS_HELD);
+        for (j = 0; j < i; j++)
+            same += mark[i] == mark[j];
+    }
+    CHECK(same < 10); /* two million pairs, and 2^24 marks */
+}
+
+/* The mark keeps an interval that is right or too strict with either of the two times. */
+static void a_mark_keeps_the_interval_that_is_not_too_lax(void)
+{
+    const ratelimit_limit a = ratelimit_limit_make(1, SEC, 5),
+                          b = ratelimit_limit_make(1, MINUTE, 5);
+    ratelimit_bucket old, now;
+    old.full_ns = 100 * SEC;
+    old.rest = a.state;
+    now.full_ns = 200 * SEC; /* forward: the old one */
+    now.rest = b.state;
+    CHECK_U64(ratelimit_priv_mark(&old, &now) & RATELIMIT_PRIV_MARKED,
+              a.state & RATELIMIT_PRIV_MARKED);
+    now.full_ns = 50 * SEC; /* back: the new one */
+    CHECK_U64(ratelimit_priv_mark(&old, &now) & RATELIMIT_PRIV_MARKED,
+              b.state & RATELIMIT_PRIV_MARKED);
+    CHECK_U64(ratelimit_priv_mark(&old, &now) >> RATELIMIT_PRIV_SEEN_SHIFT,
+              ratelimit_priv_class(b.state));
+    now.rest = 0; /* freed: it has none */
+    CHECK_U64(ratelimit_priv_mark(&old, &now) & RATELIMIT_PRIV_MARKED,
+              a.state & RATELIMIT_PRIV_MARKED);
+    old.rest = 0; /* made */
+    now.full_ns = 200 * SEC;
+    now.rest = b.state;
+    CHECK_U64(ratelimit_priv_mark(&old, &now) & RATELIMIT_PRIV_MARKED,
+              b.state & RATELIMIT_PRIV_MARKED);
+}
+
 static void a_refusal_writes_to_no_shared_bucket(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 5);
@@ -453,6 +501,18 @@ static void a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens(void)
     CHECK_U64(res.reset_after_ns, 6 * SEC);
 }
 
+/* Where its debt and its end are 2^63 ns ahead together, it would look like time that has passed. */
+static void a_fixed_window_of_2_to_the_62_ns_is_spent_once(void)
+{
+    const ratelimit_limit limit = ratelimit_window_make(1, RATELIMIT_PRIV_MAX);
+    ratelimit_bucket b;
+    memset(&b, 0, sizeof b);
+    CHECK(ratelimit_bucket_take(&b, &limit, 1, 0, NULL));
+    CHECK(!ratelimit_bucket_take(&b, &limit, 1, 0, NULL));
+    CHECK(!ratelimit_bucket_take(&b, &limit, 1, RATELIMIT_PRIV_MAX - 1, NULL));
+    CHECK(ratelimit_bucket_take(&b, &limit, 1, RATELIMIT_PRIV_MAX, NULL));
+}
+
 /* The longest window there is: a debt of all of it is no time that has passed. */
 static void a_window_of_2_to_the_62_ns_is_spent_once(void)
 {
@@ -648,6 +708,8 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
 #if defined(RATELIMIT_PRIV_SHARED) && RATELIMIT_PRIV_ATOMIC64
     RUN(a_debt_made_on_purpose_outlives_the_holder_of_its_mark);
+    RUN(marks_of_different_states_differ);
+    RUN(a_mark_keeps_the_interval_that_is_not_too_lax);
     RUN(a_refusal_writes_to_no_shared_bucket);
 #else
     SKIP(a_debt_made_on_purpose_outlives_the_holder_of_its_mark, "no 64-bit swap");
@@ -672,6 +734,7 @@ int main(int argc, char **argv)
     RUN(a_full_bucket_is_seen_with_no_debt);
     RUN(a_refusal_writes_to_no_table);
     RUN(a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens);
+    RUN(a_fixed_window_of_2_to_the_62_ns_is_spent_once);
     RUN(a_window_of_2_to_the_62_ns_is_spent_once);
     RUN(the_short_ways_of_both_hashes_are_the_hashes);
 #if RATELIMIT_PRIV_ATOMIC
