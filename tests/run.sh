@@ -246,6 +246,7 @@ others() {
     ! can tsan gcc || units tsan $threaded
     ! can tsan-clang "clang libclang-rt-dev" || units tsan-clang $threaded
     ! can msan "clang libclang-rt-dev" || units msan test_table test_reported
+    units plain table_of_faults
 }
 
 portability() {
