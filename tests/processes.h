@@ -6,7 +6,7 @@
 #ifndef PROCESSES_H
 #define PROCESSES_H
 
-#include "takeovers.h"
+#include "shared.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "takeovers.h"
+#include "shared.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
-/* takeovers.h - counters that threads or processes share, and the locks that they take from each
+/* shared.h - counters that threads or processes share, and the locks that they take from each
  * other, counted. Include it before ratelimit.h. */
-#ifndef TAKEOVERS_H
-#define TAKEOVERS_H
+#ifndef SHARED_H
+#define SHARED_H
 
 #include <stdbool.h>
 #include <stddef.h>
