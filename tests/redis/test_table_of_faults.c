@@ -472,7 +472,7 @@ static void start_taker(unsigned i, ratelimit_redis *r, bool forgets, pthread_t 
     t->store = ratelimit_redis_store(r);
     t->forgets = forgets;
     snprintf(t->own, sizeof t->own, "own-%u-%u", rows, i);
-    t->own_limit = ratelimit_limit_make(1, RATELIMIT_HOUR, 100000 * (i + 1));
+    t->own_limit = ratelimit_limit_make(1, 10 * RATELIMIT_MINUTE, 500000 * (i + 1));
     t->own_limit.scope = 1;
     if (pthread_create(thread, NULL, taker_run, t) != 0)
         exit(2);
