@@ -731,11 +731,11 @@ static void look_at_charges(uint64_t span, unsigned lost, bool forgets)
     CHECK(had + res.remaining + back_by + lost >= spare.burst + came || forgets);
 }
 
-static void row(const fault *f)
+/* A clean stage with all processes at work; when it began. */
+static uint64_t begin_row(const fault *f)
 {
-    uint64_t begin, span, over = 0, bound, decided = 0, failed = 0, longest = 0;
-    unsigned i, id, key, count = times();
-    ratelimit_table_counts counts;
+    uint64_t begin;
+    unsigned id;
     memset(s, 0, sizeof *s);
     takeovers = &s->takeovers;
     victim_shall = &s->wanted;
@@ -746,6 +746,40 @@ static void row(const fault *f)
     table = f->place ? f->place() : make_table(s->room, sizeof s->room, RATELIMIT_EVICT);
     for (id = 0; id < WORKERS; id++)
         start_worker(id);
+    return begin;
+}
+
+/* Prints the row and looks at what must hold in each. */
+static void report(const fault *f, unsigned count, uint64_t span)
+{
+    uint64_t over = s->fork_over, decided = s->fork_decided, longest = s->fork_longest, failed = 0;
+    uint64_t bound = f->over_each * count;
+    unsigned id, key;
+    if (s->takeovers > s->gone)
+        bound += BURST * (s->takeovers - s->gone);
+    for (key = 0; key < KEYS; key++)
+        over += over_of(key, span, f->apart);
+    for (id = 0; id < WORKERS; id++) {
+        decided += s->decided[id];
+        failed += s->failed[id];
+        if ((id || !f->of_one) && s->longest[id] > longest)
+            longest = s->longest[id];
+    }
+    printf("  %-34s %5u %10u %8u %6u of %-4u %8.2f s\n", f->name, count, (unsigned)decided,
+           (unsigned)failed, (unsigned)over, (unsigned)bound, (double)longest / 1e9);
+    CHECK(over <= bound);
+    CHECK(decided > 1000);
+    CHECK_U64(failed, 0);
+    CHECK_U64(s->fault_line, 0);
+    /* A lock whose holder is gone costs 0.2 s. Ten times of that and more: for a busy machine. */
+    CHECK(longest < 5 * SEC);
+}
+
+static void row(const fault *f)
+{
+    uint64_t begin = begin_row(f), span;
+    unsigned i, count = times();
+    ratelimit_table_counts counts;
     for (i = 0; i < count && !check_faults; i++) {
         pause_ns((50 + check_below(50)) * MS);
         f->make();
@@ -753,35 +787,14 @@ static void row(const fault *f)
     }
     pause_ns(100 * MS);
     join_workers();
-    CHECK_U64(s->fault_line, 0);
-    /* Steps of the clock are no time that passed: what they give is in the bound. */
     span = clock_now() - begin;
-    if (f->make == back || f->make == forward)
-        span = wall_ns() + RATELIMIT_DAY - begin;
-    for (key = 0; key < KEYS; key++)
-        over += over_of(key, span, f->apart);
-    over += s->fork_over;
-    for (id = 0; id < WORKERS; id++) {
-        decided += s->decided[id];
-        failed += s->failed[id];
-        if ((id || !f->of_one) && s->longest[id] > longest)
-            longest = s->longest[id];
-    }
-    decided += s->fork_decided;
-    longest = s->fork_longest > longest ? s->fork_longest : longest;
-    bound = f->over_each * count + (s->takeovers > s->gone ? s->takeovers - s->gone : 0) * BURST;
-    printf("  %-34s %5u %10u %8u %6u of %-4u %8.2f s\n", f->name, count, (unsigned)decided,
-           (unsigned)failed, (unsigned)over, (unsigned)bound, (double)longest / 1e9);
-    CHECK(over <= bound);
-    CHECK(decided > 1000);
-    CHECK_U64(failed, 0);
-    /* A lock whose holder is gone costs 0.2 s. Ten times of that, and more: for a machine at work. */
-    CHECK(longest < 5 * SEC);
-    if (table && !f->apart) {
+    /* A step of the clock is no time that passed: what it gives is in the bound. */
+    report(f, count,
+           f->make == back || f->make == forward ? wall_ns() + RATELIMIT_DAY - begin : span);
+    if (!f->apart) {
         ratelimit_table_stats(table, clock_now(), &counts);
         CHECK(counts.keys <= counts.capacity && (f->forgets || counts.evicted == 0));
-        look_at_charges(clock_now() - begin, (unsigned)(s->gone + s->takeovers) + count + 1,
-                        f->forgets);
+        look_at_charges(span, (unsigned)(s->gone + s->takeovers) + count + 1, f->forgets);
     }
     if (f->after)
         f->after();

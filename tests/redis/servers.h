@@ -1,5 +1,5 @@
-/* servers.h - servers that a test starts for itself, ends and starts again, and sentinels. Include it
- * behind the implementation of ratelimit_redis.h. */
+/* servers.h - servers that a test starts for itself, ends and starts again, and sentinels. Include
+ * it behind the implementation of ratelimit_redis.h. */
 #ifndef SERVERS_H
 #define SERVERS_H
 

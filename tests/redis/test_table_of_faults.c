@@ -23,8 +23,6 @@ enum { WHILE_IT_LASTS = 1000000 };
 
 static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(PER_S, RATELIMIT_SECOND, BURST, 1);
 
-typedef struct fault fault;
-
 /* Who takes; an even one through the first handle, an odd one through the second. Its own key has a
  * burst that no other has, which tells whose an answer is. */
 typedef struct taker {
@@ -404,12 +402,12 @@ static void failed_over(void)
 
 /* ---- the rows -------------------------------------------------------------------------------- */
 
-struct fault {
+typedef struct fault {
     const char *name;
     proxy_fault kind; /* PROXY_NONE: a function */
     void (*make)(void);
     uint64_t over_each, failed_each; /* the stated bounds, for each time */
-};
+} fault;
 
 static const fault of_a_server[] = {
     {"a request is swallowed", PROXY_STALL, NULL, 0, 1},
@@ -478,19 +476,43 @@ static void start_taker(unsigned i, ratelimit_redis *r, bool forgets, pthread_t 
         exit(2);
 }
 
+/* Prints the row and looks at what must hold in each. */
+static void report(const fault *f, unsigned count, uint64_t span, uint64_t again)
+{
+    uint64_t may = BURST + 1 + span / (RATELIMIT_SECOND / PER_S), over;
+    uint64_t bound = f->over_each * count + more_over;
+    uint64_t decided = 0, failed = 0, granted = 0, wrong = 0, longest = 0;
+    unsigned i;
+    for (i = 0; i < THREADS; i++) {
+        const taker *t = &takers[i];
+        decided += t->decided;
+        failed += t->failed;
+        granted += t->granted;
+        wrong += t->wrong;
+        longest = t->longest_ns > longest ? t->longest_ns : longest;
+    }
+    over = granted > may ? granted - may : 0;
+    printf("  %-33s %5u %10u %7u %6u of %-5u %6.2f s %6.2f s\n", f->name, count, (unsigned)decided,
+           (unsigned)failed, (unsigned)over, (unsigned)bound, (double)longest / 1e9,
+           (double)again / 1e9);
+    CHECK(over <= bound);
+    CHECK(granted > 0);
+    CHECK_U64(wrong, 0);
+    /* Ten times of what is stated, and more: for a machine at work. */
+    CHECK(failed <= 10 * f->failed_each * count + THREADS);
+    CHECK(longest < 10 * RATELIMIT_SECOND);
+}
+
 static void row(const fault *f, unsigned count, ratelimit_redis *first, ratelimit_redis *second)
 {
     pthread_t thread[THREADS];
-    uint64_t begin, may, over, bound, decided = 0, failed = 0, granted = 0, wrong = 0, longest = 0,
-                                      again = 0;
+    uint64_t begin = ratelimit_clock_ns(), end, again = 0;
     unsigned i;
     more_over = 0;
     snprintf(common, sizeof common, "common-%u", ++rows);
-    begin = ratelimit_clock_ns();
     for (i = 0; i < THREADS; i++)
         start_taker(i, i % 2 ? second : first, f->over_each > 0 || f == &both_fault, &thread[i]);
     for (i = 0; i < count; i++) {
-        uint64_t end;
         server_sleep_ms(BETWEEN_MS);
         if (f->make)
             f->make();
@@ -502,27 +524,10 @@ static void row(const fault *f, unsigned count, ratelimit_redis *first, ratelimi
     }
     server_sleep_ms(BETWEEN_MS);
     for (i = 0; i < THREADS; i++) {
-        taker *t = &takers[i];
-        set(&t->stop, 1);
+        set(&takers[i].stop, 1);
         pthread_join(thread[i], NULL);
-        decided += t->decided;
-        failed += t->failed;
-        granted += t->granted;
-        wrong += t->wrong;
-        longest = t->longest_ns > longest ? t->longest_ns : longest;
     }
-    may = BURST + 1 + (ratelimit_clock_ns() - begin) / (RATELIMIT_SECOND / PER_S);
-    over = granted > may ? granted - may : 0;
-    bound = f->over_each * count + more_over;
-    printf("  %-33s %5u %10u %7u %6u of %-5u %6.2f s %6.2f s\n", f->name, count, (unsigned)decided,
-           (unsigned)failed, (unsigned)over, (unsigned)bound, (double)longest / 1e9,
-           (double)again / 1e9);
-    CHECK(over <= bound);
-    CHECK(granted > 0);
-    CHECK_U64(wrong, 0);
-    /* Ten times of what is stated, and more: for a machine at work. */
-    CHECK(failed <= 10 * f->failed_each * count + THREADS);
-    CHECK(longest < 10 * RATELIMIT_SECOND);
+    report(f, count, ratelimit_clock_ns() - begin, again);
 }
 
 static ratelimit_redis *open_row(ratelimit_redis_options options)
