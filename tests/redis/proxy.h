@@ -24,7 +24,7 @@ typedef enum proxy_fault {
     PROXY_DEAF,   /* the next request goes on, its answer is swallowed, and all after */
     PROXY_FORGET, /* at once: all connections that are open are forgotten, silently */
     PROXY_DELAY,  /* the next answer comes 230 ms later */
-    PROXY_HALF,   /* half of the next answer, then its connection is reset */
+    PROXY_HALF,   /* a part of the next answer, then its connection is reset */
     PROXY_ROUGH   /* for 100 ms answers come byte by byte, and in the order of chance */
 } proxy_fault;
 
@@ -42,6 +42,7 @@ typedef struct proxy {
     uint32_t slow_ms; /* the first answer on each connection is held back for so long */
     uint32_t every;   /* 0, or each answer of that number comes 250 ms later: a lost packet */
     uint32_t requests, late;
+    uint32_t halves; /* each time another part */
     volatile int fault, stop, accepted, most_waiting;
     volatile int cut;              /* nothing goes on, either way, until it is 0 again */
     void (*volatile before)(void); /* NULL, or is called before each request goes on */
@@ -146,7 +147,8 @@ static inline bool proxy_pass(proxy *p, int i, bool from_client)
         return true;
     if (!from_client && p->fault == PROXY_HALF) {
         p->fault = PROXY_NONE;
-        (void)proxy_send(pair->client, buf, (size_t)n / 2, (size_t)n);
+        (void)proxy_send(pair->client, buf, (size_t)(n / 2 + 7 * p->halves++) % (size_t)n,
+                         (size_t)n);
         reset = true;
     }
     if (reset || !proxy_send(from_client ? pair->server : pair->client, buf, (size_t)n,

@@ -412,7 +412,7 @@ typedef struct fault {
 static const fault of_a_server[] = {
     {"a request is swallowed", PROXY_STALL, NULL, 0, 1},
     {"an answer is swallowed", PROXY_DEAF, NULL, 0, 1},
-    {"half an answer, then a reset", PROXY_HALF, NULL, 0, 1},
+    {"a part of an answer, then a reset", PROXY_HALF, NULL, 0, 1},
     {"answers in bytes, reordered", PROXY_ROUGH, NULL, 0, 0},
     {"a connection is reset", PROXY_RESET, NULL, 0, 1},
     {"all connections are forgotten", PROXY_FORGET, NULL, 0, WHILE_IT_LASTS},
@@ -492,7 +492,7 @@ static void report(const fault *f, unsigned count, uint64_t span, uint64_t again
         longest = t->longest_ns > longest ? t->longest_ns : longest;
     }
     over = granted > may ? granted - may : 0;
-    printf("  %-33s %5u %10u %7u %6u of %-5u %6.2f s %6.2f s\n", f->name, count, (unsigned)decided,
+    printf("  %-34s %5u %10u %7u %6u of %-5u %6.2f s %6.2f s\n", f->name, count, (unsigned)decided,
            (unsigned)failed, (unsigned)over, (unsigned)bound, (double)longest / 1e9,
            (double)again / 1e9);
     CHECK(over <= bound);
@@ -606,7 +606,7 @@ int main(int argc, char **argv)
     atexit(kill_all);
     begin_cluster(); /* all of them form while the first rows are made */
     begin_sentinels();
-    printf("  %-33s %5s %10s %7s %15s %8s %8s\n", "fault, 8 threads on one key", "times",
+    printf("  %-34s %5s %10s %7s %15s %8s %8s\n", "fault, 8 threads on one key", "times",
            "decisions", "failed", "tokens over", "longest", "again");
     RUN(a_server_that_fails_costs_no_more_than_stated);
     RUN(nor_does_a_cluster);
