@@ -106,7 +106,12 @@ mutants: ## change one operator at a time, hours: a test must see each (SECTION=
 coverage: ## lines and branches that the tests reach, by section (REDIS=1: of the companion)
 	@BUILD=$(BUILD) sh tests/run.sh coverage
 
-table-of-faults: ## on Redis: each fault, how often, decisions meanwhile, tokens over, longest call
+$(BUILD)/table_of_faults: tests/table_of_faults.c $(wildcard tests/*.h) ratelimit.h
+	@mkdir -p $(BUILD)
+	$(CC) -std=c99 $(CFLAGS) -I. -Itests $< -o $@ -pthread
+
+table-of-faults: $(BUILD)/table_of_faults ## processes, then Redis: each fault, how often, decisions meanwhile, tokens over, longest call
+	@$(BUILD)/table_of_faults
 	@sh tests/redis/run.sh test_table_of_faults
 
 corpora: ## what fuzzers have found (libFuzzer and AFL++, FUZZ_SECONDS each), made small, to tests/fuzz/corpus

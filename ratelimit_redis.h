@@ -181,7 +181,8 @@
    requests fail as when a server is down, or wait within timeout_ms if the old one is a replica
    already. Sentinels have a login of their own: sentinel_user, sentinel_password. A master that is
    cut off from the sentinels goes on for those who reach it, until min-replicas-to-write of the
-   server ends that.
+   server ends that. While both sides have a master, a key gets its limit on each: at most a burst
+   and rate x that time more.
 
 
    LOGIN, NAMES

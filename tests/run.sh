@@ -246,6 +246,7 @@ others() {
     ! can tsan gcc || units tsan $threaded
     ! can tsan-clang "clang libclang-rt-dev" || units tsan-clang $threaded
     ! can msan "clang libclang-rt-dev" || units msan test_table test_reported
+    units plain table_of_faults
 }
 
 portability() {
@@ -386,6 +387,7 @@ soak)
     SEED=${SEED:-$(date +%s)}
     later long test_arithmetic "SEED=$SEED" "DECISIONS=${DECISIONS:-1000000000}" ARITHMETIC=long
     later long test_model "SEED=$SEED" "HISTORIES=${HISTORIES:-100000}"
+    later long table_of_faults "TIMES=${TIMES:-100}"
     later long test_interleavings "INTERLEAVINGS=${INTERLEAVINGS:-long}"
     later long test_interleavings_32 "INTERLEAVINGS=${INTERLEAVINGS:-long}"
     LONG=${LONG-1}

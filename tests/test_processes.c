@@ -8,27 +8,14 @@
  * and it goes on.
  *
  *     cc -std=c99 -O2 -I. tests/test_processes.c
- *
- * Children never print: they note faults in shared memory. All of them die with the parent, or by
- * an alarm.
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
+#include "processes.h"
+
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-#if defined(__linux__)
-extern int prctl(int option, ...); /* its header is not always there for 32 bits */
-#  define DIE_WITH_PARENT 1
-#endif
 
 /* The death of this process: before so many atomic writes it goes on; negative: for ever. */
 static long writes_left = -1;
@@ -54,25 +41,6 @@ static int nap(const struct timespec *span, struct timespec *rest)
         exit(1);
     }
     return skip_naps ? 0 : nanosleep(span, rest);
-}
-
-/* A 32-bit ABI may align 64 bits to 4 only, where they can't be added to at once. */
-typedef uint64_t shared64 __attribute__((aligned(8)));
-
-/* Locks taken from others in all processes, counted where a test wants to know: a swap of a held
- * one, the first word of a line, that is not one's own. */
-static shared64 *takeovers;
-
-static bool swapped(bool done, const void *p, size_t bytes, uint64_t old, uint64_t value)
-{
-    static uint64_t mine[32]; /* what this process put into the lock of each line */
-    uint64_t *own = &mine[(uintptr_t)p / 64 % 32];
-    if (!done || bytes != sizeof(uint32_t) || (uintptr_t)p % 64 != 0)
-        return done;
-    if (takeovers && old & 1 && *own != old)
-        (void)__atomic_add_fetch(takeovers, 1, __ATOMIC_RELAXED);
-    *own = value;
-    return done;
 }
 
 #define RATELIMIT_TAKEOVER_MS             100
@@ -106,21 +74,6 @@ static void stuck(void)
 
 enum { WORKERS = 6, KEYS = 12, CROWD = 300, LINES = 16, KEY_LIMIT = 80 };
 
-static uint64_t get(const shared64 *p)
-{
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-
-static void set(shared64 *p, uint64_t value)
-{
-    __atomic_store_n(p, value, __ATOMIC_RELEASE);
-}
-
-static void add(shared64 *p, uint64_t value)
-{
-    (void)__atomic_add_fetch(p, value, __ATOMIC_ACQ_REL);
-}
-
 /* ---- the stage: what processes share --------------------------------------------------------- */
 
 typedef struct plain_table {
@@ -141,66 +94,6 @@ typedef struct stage {
     if (!(what))                                                                                   \
       set(&(s)->fault_line, __LINE__);                                                             \
   } while (0)
-
-static pid_t parent_pid;
-static pid_t child[WORKERS];
-
-static void *share(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        printf("no shared memory to be had\n");
-        exit(1);
-    }
-    return p;
-}
-
-static void kill_children(void)
-{
-    int i;
-    if (getpid() != parent_pid)
-        return;
-    for (i = 0; i < WORKERS; i++)
-        if (child[i] > 0) {
-            kill(child[i], SIGKILL);
-            waitpid(child[i], NULL, 0);
-            child[i] = 0;
-        }
-}
-
-/* A child that can't outlive its parent, nor a minute. */
-static pid_t spawn(void)
-{
-    pid_t pid = fork();
-    if (pid < 0) {
-        printf("no process to be had\n");
-        exit(1);
-    }
-    if (pid == 0) {
-#if defined(__linux__)
-        prctl(DIE_WITH_PARENT, (unsigned long)SIGKILL, 0ul, 0ul, 0ul);
-#endif
-        if (getppid() != parent_pid)
-            _exit(1);
-        alarm(60);
-    }
-    return pid;
-}
-
-static uint64_t wall_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SEC + (uint64_t)t.tv_nsec;
-}
-
-static void pause_ns(uint64_t ns)
-{
-    struct timespec t;
-    memset(&t, 0, sizeof t);
-    t.tv_nsec = (long)ns; /* below a second */
-    nanosleep(&t, NULL);
-}
 
 static ratelimit_table *make_table(plain_table *memory, ratelimit_full when_full)
 {

@@ -11,14 +11,11 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include "shared.h"
+
 #include <pthread.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <time.h>
-
-/* A 32-bit ABI may align 64 bits to 4 only, where they can't be added to at once. */
-typedef uint64_t shared64 __attribute__((aligned(8)));
 
 static __thread uint64_t random_state; /* 0: this thread is never slow */
 static shared64 stolen;
@@ -46,20 +43,6 @@ static int nap(const struct timespec *span, struct timespec *rest)
 {
     (void)span, (void)rest;
     return sched_yield();
-}
-
-/* Counts the locks that are stolen: a swap of a held one, the first word of a line, that is not
- * one's own. */
-static bool swapped(bool done, const void *p, size_t bytes, uint64_t old, uint64_t value)
-{
-    static __thread uint64_t mine[64]; /* what this thread put into the lock of each line */
-    uint64_t *own = &mine[(uintptr_t)p / 64 % 64];
-    if (!done || bytes != sizeof(uint32_t) || (uintptr_t)p % 64 != 0)
-        return done;
-    if (old & 1 && *own != old)
-        (void)__atomic_add_fetch(&stolen, 1, __ATOMIC_RELAXED);
-    *own = value;
-    return done;
 }
 
 #define RATELIMIT_TAKEOVER_MS             1
@@ -408,6 +391,7 @@ int main(int argc, char **argv)
     const char *text = getenv("ROUNDS");
     check_begin(argc, argv);
     check_seed(12);
+    takeovers = &stolen;
     rounds = text ? (uint64_t)strtoull(text, NULL, 0) : 1;
     rounds = rounds ? rounds : 1;
     RUN(no_charge_of_a_known_key_is_lost_or_undone);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -22,7 +23,9 @@ typedef enum proxy_fault {
     PROXY_RESET,  /* the connection of the next request is reset */
     PROXY_DEAF,   /* the next request goes on, its answer is swallowed, and all after */
     PROXY_FORGET, /* at once: all connections that are open are forgotten, silently */
-    PROXY_DELAY   /* the next answer comes 230 ms later */
+    PROXY_DELAY,  /* the next answer comes 230 ms later */
+    PROXY_HALF,   /* a part of the next answer, then its connection is reset */
+    PROXY_ROUGH   /* for 100 ms answers come byte by byte, and in the order of chance */
 } proxy_fault;
 
 enum { PROXY_PAIRS = 64 };
@@ -39,12 +42,17 @@ typedef struct proxy {
     uint32_t slow_ms; /* the first answer on each connection is held back for so long */
     uint32_t every;   /* 0, or each answer of that number comes 250 ms later: a lost packet */
     uint32_t requests, late;
+    uint32_t halves; /* each time another part */
     volatile int fault, stop, accepted, most_waiting;
+    volatile int cut;              /* nothing goes on, either way, until it is 0 again */
+    void (*volatile before)(void); /* NULL, or is called before each request goes on */
+    uint64_t rough_until;
     proxy_pair pair[PROXY_PAIRS];
     int count;
     pthread_t thread;
 } proxy;
 
+/* A listener, or a connection; -1 if nobody is there. */
 static inline int proxy_socket(int *port, bool listens)
 {
     struct sockaddr_in address;
@@ -54,11 +62,16 @@ static inline int proxy_socket(int *port, bool listens)
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons((uint16_t)(listens ? 0 : *port));
-    if (fd < 0 || (listens ? bind(fd, (struct sockaddr *)(void *)&address, sizeof address) != 0 ||
-                                 listen(fd, 64) != 0 ||
-                                 getsockname(fd, (struct sockaddr *)(void *)&address, &len) != 0
-                           : connect(fd, (struct sockaddr *)(void *)&address, sizeof address) != 0))
-        exit(2);
+    if (fd < 0 ||
+        (listens ? bind(fd, (struct sockaddr *)(void *)&address, sizeof address) != 0 ||
+                       listen(fd, 64) != 0 ||
+                       getsockname(fd, (struct sockaddr *)(void *)&address, &len) != 0
+                 : connect(fd, (struct sockaddr *)(void *)&address, sizeof address) != 0)) {
+        if (fd < 0 || listens)
+            exit(2);
+        close(fd);
+        return -1;
+    }
     if (listens)
         *port = ntohs(address.sin_port);
     return fd;
@@ -73,11 +86,23 @@ static inline void proxy_drop(proxy *p, int i)
     p->pair[i] = p->pair[--p->count];
 }
 
+static inline bool proxy_send(int fd, const char *buf, size_t n, size_t step)
+{
+    size_t at;
+    for (at = 0; at < n; at += step) {
+        step = step < n - at ? step : n - at;
+        if (send(fd, buf + at, step, MSG_NOSIGNAL) != (ssize_t)step)
+            return false;
+    }
+    return true;
+}
+
 /* From one side to the other; false: the pair is gone. */
 static inline bool proxy_pass(proxy *p, int i, bool from_client)
 {
-    static char buf[65536];
+    char buf[65536];
     proxy_pair *pair = &p->pair[i];
+    bool rough, reset = false;
     ssize_t n = recv(from_client ? pair->client : pair->server, buf, sizeof buf, 0);
     if (n <= 0) {
         proxy_drop(p, i);
@@ -100,6 +125,16 @@ static inline bool proxy_pass(proxy *p, int i, bool from_client)
         p->fault = PROXY_NONE;
         pair->hold_until = ratelimit_clock_ns() + 230 * RATELIMIT_MILLISECOND;
     }
+    if (from_client && p->fault == PROXY_ROUGH) {
+        p->fault = PROXY_NONE;
+        p->rough_until = ratelimit_clock_ns() + 100 * RATELIMIT_MILLISECOND;
+    }
+    rough = p->rough_until && ratelimit_clock_ns() < p->rough_until;
+    if (from_client && rough)
+        pair->hold_until =
+            ratelimit_clock_ns() + ratelimit_clock_ns() / 64 % 20 * RATELIMIT_MILLISECOND;
+    if (from_client && p->before)
+        p->before();
     if (from_client && p->every && ++p->requests % p->every == 0) {
         pair->hold_until = ratelimit_clock_ns() + 250 * RATELIMIT_MILLISECOND;
         p->late++;
@@ -110,7 +145,14 @@ static inline bool proxy_pass(proxy *p, int i, bool from_client)
         pair->answered = true;
     if (from_client ? pair->mute_client : pair->mute_server)
         return true;
-    if (send(from_client ? pair->server : pair->client, buf, (size_t)n, MSG_NOSIGNAL) != n) {
+    if (!from_client && p->fault == PROXY_HALF) {
+        p->fault = PROXY_NONE;
+        (void)proxy_send(pair->client, buf, (size_t)(n / 2 + 7 * p->halves++) % (size_t)n,
+                         (size_t)n);
+        reset = true;
+    }
+    if (reset || !proxy_send(from_client ? pair->server : pair->client, buf, (size_t)n,
+                             rough && !from_client ? 1 : (size_t)n)) {
         proxy_drop(p, i);
         return false;
     }
@@ -122,8 +164,12 @@ static inline void *proxy_run(void *self)
     proxy *p = (proxy *)self;
     while (!p->stop) {
         struct pollfd fd[1 + 2 * PROXY_PAIRS];
-        int i, count = p->count, waiting = 0;
+        int i, count = p->count, waiting = 0, on = 1;
         uint64_t now = ratelimit_clock_ns();
+        if (p->cut) {
+            (void)poll(NULL, 0, 2);
+            continue;
+        }
         memset(fd, 0, sizeof fd);
         fd[0].fd = p->listener;
         fd[0].events = POLLIN;
@@ -149,9 +195,12 @@ static inline void *proxy_run(void *self)
             proxy_pair *pair = &p->pair[p->count];
             memset(pair, 0, sizeof *pair);
             pair->client = accept(p->listener, NULL, NULL);
+            (void)setsockopt(pair->client, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             pair->server = proxy_socket(&p->server_port, false);
             p->count++;
             p->accepted++;
+            if (pair->server < 0)
+                proxy_drop(p, p->count - 1);
         }
     }
     return NULL;
@@ -169,7 +218,7 @@ static inline void proxy_open(proxy *p, int server_port)
 static inline void proxy_spoil(proxy *p, proxy_fault fault)
 {
     uint64_t start = ratelimit_clock_ns();
-    p->fault = fault;
+    p->fault = (int)fault;
     while (fault == PROXY_FORGET && p->fault && ratelimit_clock_ns() - start < RATELIMIT_SECOND)
         (void)poll(NULL, 0, 1);
 }

@@ -56,7 +56,7 @@ static inline redisContext *server_plain(int port)
     static struct {
         int port;
         redisContext *c;
-    } known[16];
+    } known[32];
     struct timeval patience = {5, 0};
     size_t i = 0;
     while (known[i].c && known[i].port != port)

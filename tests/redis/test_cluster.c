@@ -7,18 +7,13 @@
 #define RATELIMIT_REDIS_IMPLEMENTATION
 #include "ratelimit_redis.h"
 
-#include "server.h"
+#include "cluster.h"
 
 #include <pthread.h>
 
 static const ratelimit_limit hourly = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 100, 1);
 
 /* ---- the cluster ----------------------------------------------------------------------------- */
-
-#define NODES 6
-
-static int node_port[NODES], node_pid[NODES];
-static bool node_dead[NODES];
 
 static void read_numbers(const char *name, int *out)
 {
@@ -33,15 +28,6 @@ static void read_numbers(const char *name, int *out)
         out[i] = (int)strtol(text, &end, 10);
         text = end;
     }
-}
-
-static int node_of(int port)
-{
-    int i;
-    for (i = 0; i < NODES; i++)
-        if (node_port[i] == port)
-            return i;
-    return -1;
 }
 
 static ratelimit_redis_options cluster_options(void)
@@ -62,49 +48,6 @@ static ratelimit_redis *cluster_open(void)
 {
     ratelimit_redis_options options = cluster_options();
     return server_open(&options);
-}
-
-/* The slot of a key's bucket; of an empty one only here. */
-static uint32_t slot_of(const ratelimit_redis *r, const char *key)
-{
-    static const ratelimit_limit limit = RATELIMIT_LIMIT_SCOPE(1, RATELIMIT_HOUR, 100, 1);
-    ratelimit_request q = server_request(key, &limit, RATELIMIT_TAKE, 1);
-    ratelimit_priv_redis_name name;
-    ratelimit_priv_redis_name_bucket(&name, &q);
-    return ratelimit_priv_redis_slot(r, &name);
-}
-
-/* The port of the master of key's slot, as r knows it. */
-static int owner_of(ratelimit_redis *r, const char *key)
-{
-    CHECK_U64(ratelimit_redis_ping(r), RATELIMIT_OK);
-    return r->slots[slot_of(r, key)]->port;
-}
-
-static void node_id(int port, char id[48])
-{
-    redisReply *reply = server_ask(port, "CLUSTER MYID");
-    snprintf(id, 48, "%s", reply && reply->str ? reply->str : "");
-    if (reply)
-        freeReplyObject(reply);
-}
-
-/* The first of the three masters whose port is neither. */
-static int another_master(ratelimit_redis *r, int port)
-{
-    uint32_t slot;
-    for (slot = 0; slot < 16384; slot++)
-        if (r->slots[slot] && r->slots[slot]->port != port)
-            return r->slots[slot]->port;
-    return -1;
-}
-
-static void set_slot(int port, uint32_t slot, const char *what, const char *id)
-{
-    if (id)
-        CHECK(server_do(port, "CLUSTER SETSLOT %d %s %s", (int)slot, what, id));
-    else
-        CHECK(server_do(port, "CLUSTER SETSLOT %d %s", (int)slot, what));
 }
 
 static void flush_all(void)
@@ -738,41 +681,6 @@ static void redirections_in_circles_end(void)
 
 /* ---- slots that move ------------------------------------------------------------------------- */
 
-typedef struct move {
-    ratelimit_redis *r;
-    uint32_t slot;
-    int from, to;
-    char from_id[48], to_id[48];
-} move;
-
-/* Puts the slot of {tag} half way from its node to another. */
-static void move_begin(move *m, ratelimit_redis *r, const char *tag)
-{
-    m->r = r;
-    m->slot = slot_of(r, tag);
-    m->from = owner_of(r, tag);
-    m->to = another_master(r, m->from);
-    node_id(m->from, m->from_id);
-    node_id(m->to, m->to_id);
-    set_slot(m->to, m->slot, "IMPORTING", m->from_id);
-    set_slot(m->from, m->slot, "MIGRATING", m->to_id);
-}
-
-static void move_key(const move *m, const char *key)
-{
-    CHECK(server_do(m->from, "MIGRATE 127.0.0.1 %d %s 0 1000", m->to, server_bucket(key)));
-}
-
-static void move_end(const move *m)
-{
-    int i;
-    set_slot(m->to, m->slot, "NODE", m->to_id);
-    set_slot(m->from, m->slot, "NODE", m->to_id);
-    for (i = 0; i < 3; i++)
-        if (node_port[i] != m->to && node_port[i] != m->from)
-            set_slot(node_port[i], m->slot, "NODE", m->to_id);
-}
-
 static void a_slot_that_moves_is_followed_by_ask_and_nothing_is_charged_twice(void)
 {
     ratelimit_redis *r = cluster_open();
@@ -868,59 +776,6 @@ static void all_or_none_over_a_slot_torn_apart_waits_no_longer_than_its_timeout(
 }
 
 /* ---- nodes that change and die --------------------------------------------------------------- */
-
-static void wait_until(bool (*is)(int port), int port, unsigned most_ms)
-{
-    uint64_t start = ratelimit_clock_ns();
-    while (!is(port) && server_ms_since(start) < most_ms)
-        server_sleep_ms(10);
-    CHECK(is(port));
-}
-
-static bool is_master(int port)
-{
-    redisReply *reply = server_ask(port, "ROLE");
-    bool master = reply && reply->type == REDIS_REPLY_ARRAY && reply->elements &&
-                  strcmp(reply->element[0]->str, "master") == 0;
-    if (reply)
-        freeReplyObject(reply);
-    return master;
-}
-
-static bool is_replica(int port)
-{
-    return server_info(port, "master_port") > 0;
-}
-
-static bool is_synced(int port)
-{
-    redisReply *reply = server_ask(port, "INFO replication");
-    bool up = reply && reply->str && strstr(reply->str, "master_link_status:up") != NULL;
-    if (reply)
-        freeReplyObject(reply);
-    return up;
-}
-
-static bool knows_six(int port)
-{
-    redisReply *reply = server_ask(port, "CLUSTER INFO");
-    bool six = reply && reply->str && strstr(reply->str, "cluster_known_nodes:6") != NULL &&
-               strstr(reply->str, "cluster_state:ok") != NULL;
-    if (reply)
-        freeReplyObject(reply);
-    return six;
-}
-
-/* The replica of the master at port. */
-static int replica_of(int port)
-{
-    int i;
-    for (i = 0; i < NODES; i++)
-        if (!node_dead[i] && node_port[i] != port &&
-            server_info(node_port[i], "master_port") == port)
-            return node_port[i];
-    return -1;
-}
 
 static void a_replica_that_is_promoted_is_found(void)
 {

@@ -15,164 +15,13 @@ static int getaddrinfo_of_test(const char *host, const char *service, const stru
 #include "ratelimit_redis.h"
 #undef getaddrinfo
 
-#include "server.h"
+#include "servers.h"
 
-#include <arpa/inet.h>
 #include <pthread.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 static const ratelimit_limit hourly = RATELIMIT_LIMIT_SCOPE(1000000, RATELIMIT_HOUR, 1000000, 1);
 
-/* ---- servers of our own ---------------------------------------------------------------------- */
-
-enum { MOST = 16 };
-
-static pid_t children[MOST];
-static char folder[64];
-
-static void kill_all(void)
-{
-    size_t i;
-    for (i = 0; i < MOST; i++)
-        if (children[i]) {
-            kill(children[i], SIGKILL);
-            waitpid(children[i], NULL, 0);
-            children[i] = 0;
-        }
-}
-
-static bool is_free(int port)
-{
-    struct sockaddr_in address;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    bool good;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons((uint16_t)port);
-    good = bind(fd, (struct sockaddr *)(void *)&address, sizeof address) == 0;
-    close(fd);
-    return good;
-}
-
-/* A cluster's nodes talk to each other at 10000 more. */
-static int free_port(void)
-{
-    static int next;
-    int port;
-    do
-        port = 10500 + ((int)getpid() * 7 + next++ * 3) % 12000;
-    while (!is_free(port) || !is_free(port + 10000));
-    return port;
-}
-
-static bool answers(int port)
-{
-    redisContext *c = redisConnect("127.0.0.1", port);
-    redisReply *reply = c && !c->err ? (redisReply *)redisCommand(c, "PING") : NULL;
-    bool good = reply != NULL;
-    if (reply)
-        freeReplyObject(reply);
-    if (c)
-        redisFree(c);
-    return good;
-}
-
-/* A server with a file of settings; its port. */
-static int start(const char *settings, bool sentinel, pid_t *pid)
-{
-    char path[100], *argv[] = {"redis-server", path, sentinel ? "--sentinel" : NULL, NULL};
-    int port = free_port(), i;
-    size_t at = 0;
-    FILE *file;
-    snprintf(path, sizeof path, "%s/%d", folder, port);
-    file = fopen(path, "w");
-    if (file == NULL)
-        exit(2);
-    fprintf(file, "port %d\nbind 127.0.0.1\ndir %s\n%s\n%s\n", port, folder,
-            sentinel ? "" : "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n", settings);
-    fclose(file);
-    while (children[at])
-        at++;
-    children[at] = fork();
-    if (children[at] == 0) {
-        int null = open("/dev/null", O_RDWR);
-        dup2(null, 0);
-        dup2(null, 1);
-        dup2(null, 2);
-        execvp("redis-server", argv);
-        _exit(127);
-    }
-    if (pid)
-        *pid = children[at];
-    for (i = 0; i < 1000 && !answers(port); i++)
-        server_sleep_ms(10);
-    return port;
-}
-
-static void end_server(pid_t pid)
-{
-    size_t i;
-    for (i = 0; i < MOST; i++)
-        if (pid > 0 && children[i] == pid) {
-            kill(pid, SIGKILL);
-            waitpid(pid, NULL, 0);
-            children[i] = 0;
-        }
-}
-
 /* ---- sentinels ------------------------------------------------------------------------------- */
-
-static int sentinels[3], master_port, replica_port;
-static pid_t master_pid, sentinel_pid[3];
-
-/* A master, its replica, and three sentinels that agree on them. */
-static void sentinels_agree(void)
-{
-    char settings[600];
-    int i, j;
-    master_port = start("", false, &master_pid);
-    snprintf(settings, sizeof settings, "replicaof 127.0.0.1 %d", master_port);
-    replica_port = start(settings, false, NULL);
-    snprintf(settings, sizeof settings,
-             "sentinel monitor limits 127.0.0.1 %d 2\nsentinel down-after-milliseconds limits 500\n"
-             "sentinel failover-timeout limits 3000\nrequirepass lookout\n"
-             "sentinel sentinel-pass lookout\n",
-             master_port);
-    for (i = 0; i < 3; i++)
-        sentinels[i] = start(settings, true, &sentinel_pid[i]);
-    for (i = 0; i < 3; i++) {
-        CHECK(server_do(sentinels[i], "AUTH lookout"));
-        for (j = 0; j < 1000; j++) {
-            redisReply *reply = server_ask(sentinels[i], "SENTINEL CKQUORUM limits");
-            redisReply *replicas = server_ask(sentinels[i], "SENTINEL REPLICAS limits");
-            bool good = reply && reply->type == REDIS_REPLY_STATUS && strstr(reply->str, "OK 3") &&
-                        replicas && replicas->elements == 1;
-            freeReplyObject(reply);
-            freeReplyObject(replicas);
-            if (good)
-                break;
-            server_sleep_ms(20);
-        }
-        CHECK(j < 1000);
-    }
-}
-
-static ratelimit_redis_options sentinel_options(void)
-{
-    static char host[200];
-    ratelimit_redis_options options;
-    memset(&options, 0, sizeof options);
-    snprintf(host, sizeof host, "127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", sentinels[0],
-             sentinels[1], sentinels[2]);
-    options.host = host;
-    options.master_name = "limits";
-    options.sentinel_password = "lookout";
-    options.timeout_ms = 2000;
-    options.connect_timeout_ms = 2000;
-    return options;
-}
 
 static void sentinels_say_where_the_master_is(void)
 {
@@ -252,15 +101,6 @@ static void *take_all_the_time(void *self)
         }
     }
     return NULL;
-}
-
-/* Where the sentinels say the master is, 0 if they say nothing. */
-static int master_now(int sentinel)
-{
-    redisReply *reply = server_ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME limits");
-    int port = reply && reply->elements == 2 ? atoi(reply->element[1]->str) : 0;
-    freeReplyObject(reply);
-    return port;
 }
 
 /* The master is killed while four threads take; the replica takes over, and they find it. */
