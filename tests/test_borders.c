@@ -501,7 +501,7 @@ static void a_debt_on_purpose_that_fits_the_burst_again_is_in_tokens(void)
     CHECK_U64(res.reset_after_ns, 6 * SEC);
 }
 
-/* Where its debt and its end are 2^63 ns ahead together, it would look like time that has passed. */
+/* Its debt and its end are 2^63 ns ahead together, which would look like time that has passed. */
 static void a_fixed_window_of_2_to_the_62_ns_is_spent_once(void)
 {
     const ratelimit_limit limit = ratelimit_window_make(1, RATELIMIT_PRIV_MAX);
