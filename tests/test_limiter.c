@@ -751,6 +751,128 @@ static void a_wait_is_no_longer_for_a_clock_that_is_set_back(void)
     }
 }
 
+/* A second sleep set it back by less than the wait had taken. */
+static bool sleep_half_and_set_back(void *self, uint64_t ns)
+{
+    sleeper *s = (sleeper *)self;
+    bool slept = sleeper_sleep(self, ns);
+    if (s->sleeps == 2)
+        s->now_ns -= 600 * MS;
+    return slept;
+}
+
+static void a_wait_whose_clock_was_set_back_a_little_goes_on_from_there(void)
+{
+    fresh();
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    limiter.sleep = sleep_half_and_set_back;
+    sleepy.cut = 2; /* 500 ms, then 250 ms and back to 150 ms */
+    sleepy.cancel_after = 100000;
+    CHECK(wait_for("key", &one, 1, FOREVER).allowed);
+    CHECK(sleepy.now_ns >= 100 * SEC + 650 * MS); /* 500 ms after it was set back */
+    CHECK(sleepy.now_ns < 101 * SEC);
+}
+
+static void a_wait_is_given_up_if_its_clock_stands_still(void)
+{
+    uint64_t frozen = 100 * SEC;
+    fresh();
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    limiter.clock_self = &frozen;
+    sleepy.cancel_after = 100000;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+    CHECK_U64(sleepy.sleeps, 1000);
+}
+
+/* The answer took longer than the wait it spoke of: the tokens are our own by then. */
+static void very_slow_decide(const ratelimit_store *store, const ratelimit_request *req,
+                             ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    front_decide(store, req, res, count, mode);
+    sleepy.now_ns += 3 * SEC;
+}
+
+static void a_cancelled_wait_gives_nothing_back_that_its_time_has_paid(void)
+{
+    fresh_polling();
+    the_front.reserves = true;
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    limiter.store.decide = very_slow_decide;
+    sleepy.cancel_after = 0;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+    CHECK_U64(the_front.cancelled, 0);
+}
+
+/* As a tier does: its local buckets have reserved, of which its store knows nothing. */
+static void tier_decide(const ratelimit_store *store, const ratelimit_request *req,
+                        ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    front_decide(store, req, res, count, mode);
+    res->status = RATELIMIT_STORE_FAILED;
+    res->source = RATELIMIT_FROM_FALLBACK;
+}
+
+static void a_cancelled_wait_on_a_tiers_local_bucket_gives_nothing_back(void)
+{
+    fresh_polling();
+    the_front.reserves = true;
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    limiter.store.decide = tier_decide;
+    sleepy.cancel_after = 0;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+    CHECK_U64(the_front.reserved, 1);
+    CHECK_U64(the_front.cancelled, 0);
+}
+
+/* ---- the platform's clock and sleep: here little time passes --------------------------------- */
+
+static uint64_t counting_clock(void *readings)
+{
+    ++*(int *)readings;
+    return ratelimit_clock_ns();
+}
+
+/* It is asleep, and does not look at the clock all the time. */
+static void a_wait_without_a_sleep_of_its_own_uses_the_platforms(void)
+{
+    static const ratelimit_limit quick = RATELIMIT_LIMIT(1, 5 * MS, 1);
+    uint64_t start;
+    int readings = 0;
+    fresh_table(RATELIMIT_EVICT);
+    memset(&limiter, 0, sizeof limiter);
+    CHECK_U64(ratelimit_init(&limiter, ratelimit_table_store(table, counting_clock, &readings)),
+              OK);
+    CHECK(ratelimit_allow(&limiter, "key", &quick));
+    start = ratelimit_clock_ns();
+    CHECK(wait_for("key", &quick, 1, FOREVER).allowed); /* that token, or the next */
+    CHECK(wait_for("key", &quick, 1, FOREVER).allowed);
+    CHECK(ratelimit_clock_ns() - start >= 5 * MS);
+    CHECK(readings < 1000);
+}
+
+/* Its fourth reading comes after the first slice of the sleep. */
+static uint64_t canceling_clock(void *readings)
+{
+    if (++*(int *)readings == 4)
+        ratelimit_cancel(&limiter);
+    return ratelimit_clock_ns();
+}
+
+static void a_cancel_is_seen_within_a_slice_of_the_platforms_sleep(void)
+{
+    static const ratelimit_limit slow = RATELIMIT_LIMIT(1, 5 * MINUTE, 1);
+    uint64_t start;
+    int readings = 0;
+    fresh();
+    CHECK(ratelimit_allow(&limiter, "key", &slow));
+    limiter.sleep = NULL;
+    limiter.clock = canceling_clock;
+    limiter.clock_self = &readings;
+    start = ratelimit_clock_ns();
+    CHECK_U64(wait_for("key", &slow, 1, FOREVER).status, RATELIMIT_CANCELED);
+    CHECK(ratelimit_clock_ns() - start < MINUTE); /* and not five */
+}
+
 /* ---- wait, where it has to poll -------------------------------------------------------------- */
 
 static void a_store_that_cannot_reserve_is_polled_at_retry_after(void)
@@ -804,6 +926,50 @@ static void a_wait_on_a_window_polls_to_its_end(void)
     res = wait_for("key", &window, 2, 12 * SEC);
     CHECK(res.allowed);
     CHECK(sleepy.now_ns >= 110 * SEC && sleepy.now_ns <= 112 * SEC);
+}
+
+static void a_poll_whose_answer_came_after_its_deadline_is_over(void)
+{
+    fresh_polling();
+    limiter.store.decide = slow_decide; /* 100 ms */
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    CHECK_U64(wait_for("key", &one, 1, 50 * MS).status, RATELIMIT_TIMEOUT);
+    CHECK_U64(sleepy.sleeps, 0);
+}
+
+static void refuse_without_a_time(const ratelimit_store *store, const ratelimit_request *req,
+                                  ratelimit_result *res, size_t count, ratelimit_mode mode)
+{
+    front_decide(store, req, res, count, mode);
+    res->retry_after_ns = 0;
+}
+
+/* Or it would ask without a pause. */
+static void a_poll_pauses_also_if_the_store_says_no_time(void)
+{
+    fresh_polling();
+    CHECK(ratelimit_allow(&limiter, "key", &one));
+    limiter.store.decide = refuse_without_a_time;
+    sleepy.cancel_after = 3;
+    CHECK_U64(wait_for("key", &one, 1, FOREVER).status, RATELIMIT_CANCELED);
+    CHECK_U64(sleepy.shortest_ns, 1);
+}
+
+static bool sleep_while_shadow_is_switched_on(void *self, uint64_t ns)
+{
+    bool slept = sleeper_sleep(self, ns / 2);
+    limiter.shadow = true;
+    return slept;
+}
+
+static void shadow_that_is_switched_on_ends_a_poll(void)
+{
+    fresh_polling();
+    CHECK(ratelimit_allow_n(&limiter, "key", &window, 2));
+    limiter.sleep = sleep_while_shadow_is_switched_on;
+    CHECK(wait_for("key", &window, 1, FOREVER).allowed);
+    CHECK(sleepy.now_ns < 110 * SEC); /* the window had not ended */
+    check_counts(2, 0, 1, 0, 0);
 }
 
 static void polls_do_not_come_all_at_once(void)
@@ -1621,10 +1787,19 @@ int main(int argc, char **argv)
     RUN(a_wait_without_a_place_in_the_table_is_full);
     RUN(a_sleep_that_ends_early_is_slept_to_its_end);
     RUN(a_wait_is_no_longer_for_a_clock_that_is_set_back);
+    RUN(a_wait_whose_clock_was_set_back_a_little_goes_on_from_there);
+    RUN(a_wait_is_given_up_if_its_clock_stands_still);
+    RUN(a_cancelled_wait_gives_nothing_back_that_its_time_has_paid);
+    RUN(a_cancelled_wait_on_a_tiers_local_bucket_gives_nothing_back);
+    RUN(a_wait_without_a_sleep_of_its_own_uses_the_platforms);
+    RUN(a_cancel_is_seen_within_a_slice_of_the_platforms_sleep);
     RUN(a_store_that_cannot_reserve_is_polled_at_retry_after);
     RUN(a_poll_pauses_for_a_second_at_most);
     RUN(a_poll_that_others_are_always_ahead_of_ends_by_its_deadline);
     RUN(a_wait_on_a_window_polls_to_its_end);
+    RUN(a_poll_whose_answer_came_after_its_deadline_is_over);
+    RUN(a_poll_pauses_also_if_the_store_says_no_time);
+    RUN(shadow_that_is_switched_on_ends_a_poll);
     RUN(polls_do_not_come_all_at_once);
     RUN(no_two_threads_have_the_same_jitter);
     RUN(an_open_policy_allows_and_says_that_it_did);

@@ -7,7 +7,7 @@
 #                                             when something goes wrong. NODE_PATH: where
 #                                             rate-limiter-flexible and ioredis are, to measure them, too
 #        tests/redis/run.sh faults [WORD...]  plants the faults of faults.txt: each must be caught
-#        tests/redis/run.sh with COMMAND...   runs a command while servers, a cluster and a pair are there
+#        tests/redis/run.sh with COMMAND...   runs a command while servers, a cluster, a pair and TLS are there
 # Ends with "N passed, N failed" (", N skipped"). SKIP_MISSING=1: if a program or header is missing, that is a skip.
 # HIREDIS: a folder with another hiredis (HIREDIS/hiredis/hiredis.h, HIREDIS/libhiredis.a).
 # CC, CFLAGS: compiler, and its flags instead of those with sanitizers. SEED: see check.h. WORDS: run only the tests whose
@@ -482,7 +482,7 @@ if [ "${1:-}" = faults ]; then
 fi
 if [ "${1:-}" = with ]; then
     shift
-    start_cluster && start_shards && start_pair || exit 1
+    start_cluster && start_shards && start_pair && start_tls || exit 1
     "$@"
     exit
 fi
