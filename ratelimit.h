@@ -1236,7 +1236,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
  * for that the fraction is F, in 2^-24 ns, rounded up. A t that is so large that F would overflow
  * is first shortened by S bits. What stays of it, T, is at least 2^24, so one unit more in F makes
  * up for the bits that were cut off. And what stays of M fits: M is below T, which is below 2^39,
- * or it is at most 2^62 >> 23; so (M << 24) + T is below 2^64. One limit is 15 to 25 KB of text for
+ * or it is at most 2^62 >> 23; so (M << 24) + T is below 2^64. One limit is 12 to 20 KB of text for
  * the compiler: the more, the longer its numbers are written. An example: 7 per second is Q =
  * 142857142, R/D = 6/7. */
 #  define RATELIMIT_PRIV_MAX     UINT64_C(0x4000000000000000) /* 2^62: longest window and debt */
@@ -1257,14 +1257,17 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_DF(t)                                                                     \
     ((t) > RATELIMIT_PRIV_PARTS ? RATELIMIT_PRIV_PARTS : RATELIMIT_PRIV_NZ(t))
 #  define RATELIMIT_PRIV_D(t, p) (RATELIMIT_PRIV_M(t, p) ? RATELIMIT_PRIV_DF(t) : 1)
-/* GOOD: nothing in it can overflow for what the tests before it let through. b x floor(p / t) is at
- * most 2^62 by the test before the sum, and Q is at most floor(p / t) + 1. If p / t is below 1, the
- * sum is at most b for Q and b for R/D, which is below 1: below 2^64. If it is not, b is at most
- * 2^62, and the sum at most three times that: b x floor(p / t), b for Q, b for R/D. */
-#  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
+/* FITS: the same as GOOD if the interval is whole. Nothing in GOOD can overflow for what FITS lets
+ * through. b x floor(p / t) is at most 2^62 by the last test of FITS, and Q is at most
+ * floor(p / t) + 1. If p / t is below 1, the sum is at most b for Q and b for R/D, which is below 1:
+ * below 2^64. If it is not, b is at most 2^62, and the sum at most three times that: b x floor(p /
+ * t), b for Q, b for R/D. */
+#  define RATELIMIT_PRIV_FITS(t, p, b)                                                             \
     ((t) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) + 1 > ((t) + 15) / 16 &&            \
      (p) <= RATELIMIT_PRIV_MAX &&                                                                  \
-     (p) / RATELIMIT_PRIV_NZ(t) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ(b) &&                    \
+     (p) / RATELIMIT_PRIV_NZ(t) <= RATELIMIT_PRIV_MAX / RATELIMIT_PRIV_NZ(b))
+#  define RATELIMIT_PRIV_GOOD(t, p, b)                                                             \
+    (RATELIMIT_PRIV_FITS(t, p, b) &&                                                               \
      (!RATELIMIT_PRIV_M(t, p) ||                                                                   \
       (b)*RATELIMIT_PRIV_Q(t, p) + (b) / RATELIMIT_PRIV_DF(t) * RATELIMIT_PRIV_R(t, p) +           \
               ((b) % RATELIMIT_PRIV_DF(t) * RATELIMIT_PRIV_R(t, p) + RATELIMIT_PRIV_DF(t) - 1) /   \
@@ -1314,7 +1317,7 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_MADE(k, t, p, b, scope)                                                   \
     {                                                                                              \
       t, p, b,                                                                                     \
-          (k) == RATELIMIT_PRIV_BUCKET && !RATELIMIT_PRIV_M(t, p) && RATELIMIT_PRIV_GOOD(t, p, b)  \
+          (k) == RATELIMIT_PRIV_BUCKET && !RATELIMIT_PRIV_M(t, p) && RATELIMIT_PRIV_FITS(t, p, b)  \
               ? (b)                                                                                \
               : 0,                                                                                 \
           RATELIMIT_PRIV_Q(t, p), (b)*RATELIMIT_PRIV_Q(t, p), RATELIMIT_PRIV_STATE(k, t, p, b),    \
