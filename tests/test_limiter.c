@@ -1304,6 +1304,26 @@ static void shadow_lets_a_batch_of_all_through(void)
     CHECK_U64(remaining_of("a", &three), 2);
 }
 
+static void shadow_lets_nothing_through_that_is_no_refusal(void)
+{
+    ratelimit_request req = request("key", &window, 1);
+    ratelimit_tier none;
+    fresh();
+    limiter.shadow = true;
+    req.op = RATELIMIT_RESERVE; /* which a window has not */
+    CHECK(!take_request(&req).allowed);
+    CHECK_U64(take_request(&req).status, RATELIMIT_UNSUPPORTED);
+    check_counts(0, 2, 0, 0, 0);
+    ratelimit_cancel(&limiter);
+    CHECK_U64(wait_for("key", &one, 1, SEC).status, RATELIMIT_CANCELED);
+    check_counts(0, 3, 0, 0, 0);
+    memset(&none, 0, sizeof none); /* nobody filled it in */
+    limiter.store = ratelimit_tier_store(&none);
+    req.op = RATELIMIT_TAKE;
+    CHECK_U64(take_request(&req).status, RATELIMIT_BAD_ARGUMENT);
+    check_counts(0, 4, 0, 0, 1);
+}
+
 static void shadow_keeps_nobody_waiting(void)
 {
     fresh();
@@ -1461,6 +1481,7 @@ static void a_store_without_a_table_is_a_bad_argument(void)
     CHECK_U64(ratelimit_init(&l, store), OK);
     CHECK(!ratelimit_take(&l, &req, &res));
     CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(!ratelimit_allow(&l, "key", &one));
 }
 
 /* Two limiters on one table, each with the clock that stands in its own store. */
@@ -1705,7 +1726,7 @@ static void all_of_several_is_unsupported_and_all_of_one_is_one(void)
 static void a_cas_store_that_is_not_filled_in_is_a_bad_argument(void)
 {
     int part;
-    for (part = 0; part < 4; part++) {
+    for (part = 0; part < 5; part++) {
         engine *e = fresh_cas();
         ratelimit_request req = request("key", &three, 1);
         ratelimit_result res;
@@ -1717,9 +1738,26 @@ static void a_cas_store_that_is_not_filled_in_is_a_bad_argument(void)
         else if (part == 2)
             e->cas.clock = NULL;
         store = ratelimit_cas_store(part == 3 ? NULL : &e->cas);
-        store.decide(&store, &req, &res, 1, RATELIMIT_EACH);
+        store.decide(&store, part == 4 ? NULL : &req, &res, 1, RATELIMIT_EACH);
         CHECK(!res.allowed && res.status == RATELIMIT_BAD_ARGUMENT);
         CHECK_U64(e->db.loads, 0);
+    }
+}
+
+static void a_cas_store_takes_keys_of_508_bytes_at_most(void)
+{
+    static const char key[600] = {1};
+    size_t len;
+    for (len = 508; len <= 509; len++) {
+        engine *e = fresh_cas();
+        ratelimit_request req = request("", &three, 1);
+        ratelimit_result res;
+        req.key = key;
+        req.key_len = len;
+        e->db.load_fails = -1; /* its rows are not so long */
+        e->store.decide(&e->store, &req, &res, 1, RATELIMIT_EACH);
+        CHECK_U64(res.status, len > 508 ? RATELIMIT_BAD_KEY : RATELIMIT_STORE_FAILED);
+        CHECK_U64(e->db.loads, len > 508 ? 0 : 1);
     }
 }
 
@@ -1814,6 +1852,7 @@ int main(int argc, char **argv)
     RUN(shadow_lets_through_and_reports_what_would_have_been);
     RUN(shadow_allows_takes_peeks_and_reservations_only);
     RUN(shadow_does_not_hide_a_mistake);
+    RUN(shadow_lets_nothing_through_that_is_no_refusal);
     RUN(shadow_lets_a_batch_of_all_through);
     RUN(shadow_keeps_nobody_waiting);
     RUN(the_hook_hears_each_decision_as_it_was_given);
@@ -1836,6 +1875,7 @@ int main(int argc, char **argv)
     RUN(a_damaged_record_crashes_nothing);
     RUN(all_of_several_is_unsupported_and_all_of_one_is_one);
     RUN(a_cas_store_that_is_not_filled_in_is_a_bad_argument);
+    RUN(a_cas_store_takes_keys_of_508_bytes_at_most);
     RUN(a_cas_store_forgives_a_step_back_as_its_option_says);
     RUN(a_limiter_over_a_cas_store_waits_and_falls_back);
     return check_end();

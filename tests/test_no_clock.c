@@ -21,6 +21,7 @@ static void a_table_store_without_a_clock_fails_and_takes_nothing(void)
     uint64_t now = 100 * SEC;
     ratelimit_table *table = table_made(memory, sizeof memory, RATELIMIT_EVICT, 1);
     ratelimit_store store = ratelimit_table_store(table, NULL, NULL);
+    ratelimit_limiter l;
     ratelimit_request req[2];
     ratelimit_result res[2];
     req[0] = req[1] = request("key", &one, 1);
@@ -28,6 +29,10 @@ static void a_table_store_without_a_clock_fails_and_takes_nothing(void)
     CHECK(!res[0].allowed && !res[1].allowed);
     CHECK_U64(res[0].status, RATELIMIT_STORE_FAILED);
     CHECK_U64(res[1].status, RATELIMIT_STORE_FAILED);
+    memset(&l, 0, sizeof l);
+    l.on_failure = RATELIMIT_FAIL_CLOSED;
+    CHECK_U64(ratelimit_init(&l, store), RATELIMIT_OK);
+    CHECK(!ratelimit_allow(&l, "key", &one));
     store = ratelimit_table_store(table, clock_read, &now);
     store.decide(&store, req, res, 1, RATELIMIT_EACH);
     CHECK(res[0].allowed);
