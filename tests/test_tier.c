@@ -1265,6 +1265,20 @@ static void a_blocked_key_is_blocked_on_local_buckets_if_that_is_known(void)
     CHECK(take_of(0, &ten, 1).allowed);
 }
 
+/* 10 of 4 nodes are 2 for each: what owes the whole burst owes those 2, and not 2 and a half. */
+static void a_key_that_is_used_up_owes_its_share_and_no_more(void)
+{
+    fresh(0);
+    tiers[0].nodes = 4;
+    CHECK(take_of(0, &ten, 10).allowed);
+    CHECK_U64(take_of(0, &ten, 1).status, DENIED);
+    far_fails = true;
+    CHECK_U64(op_of(0, "key", &ten, RATELIMIT_PEEK, 1).source, LOCAL);
+    CHECK_U64(op_of(0, "key", &ten, RATELIMIT_PEEK, 1).retry_after_ns, 400 * MS);
+    now_ns += SEC;
+    CHECK(take_of(0, &ten, 2).allowed);
+}
+
 /* More than a node's share is refused there, but not for ever: the store may be back. */
 static void more_than_a_share_is_refused_but_not_for_ever(void)
 {
@@ -1438,6 +1452,17 @@ static void all_or_none_stays_so_while_the_store_is_down(void)
     far_fails_key = "b";
     nodes[0].decide(&nodes[0], req, res, 2, RATELIMIT_ALL);
     CHECK(res[0].allowed && res[1].allowed && res[0].source == LOCAL && res[1].source == LOCAL);
+    fresh(0);
+    far_fails = true; /* and there are no local buckets */
+    nodes[0].decide(&nodes[0], req, res, 2, RATELIMIT_ALL);
+    CHECK(!res[0].allowed && !res[1].allowed);
+    CHECK_U64(res[1].status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(counts(0).failed, 2);
+    far_fails = false;
+    far_fails_key = "b";
+    nodes[0].decide(&nodes[0], req, res, 2, RATELIMIT_ALL);
+    CHECK_U64(counts(0).failed, 4);
+    tiers[0].nodes = 2;
     for (i = 0; i < COUNT(req); i++)
         req[i] = request_of("a", &unlimited, RATELIMIT_TAKE, 1);
     far_fails = true;
@@ -1888,6 +1913,7 @@ int main(int argc, char **argv)
     RUN(local_buckets_share_the_limit_and_start_from_what_is_known);
     RUN(an_outage_passes_no_more_than_it_is_said_to);
     RUN(a_blocked_key_is_blocked_on_local_buckets_if_that_is_known);
+    RUN(a_key_that_is_used_up_owes_its_share_and_no_more);
     RUN(more_than_a_share_is_refused_but_not_for_ever);
     RUN(a_limit_that_changes_while_the_store_is_down_keeps_what_was_spent);
     RUN(local_windows_share_the_window);
