@@ -9,7 +9,7 @@
 #include <time.h>
 
 /* The system of this test. */
-static int clocks_there;  /* how many of two: with 1, the one that also counts suspend is missing */
+static int clocks_there; /* how many of two: with 1, the one that also counts suspend is missing */
 static time_t longest_s; /* that it was asked to sleep */
 
 static int gettime_of_test(clockid_t id, struct timespec *now)

@@ -758,8 +758,8 @@ static void a_batch_of_all_or_none_never_charges_one_side_only(void)
     transfers(&part);
 }
 
-/* Two keys, in a batch by half of the threads, one by one by the others: each gives its burst to
- * the last token, and not one more. */
+/* Two keys, all or none of both by some threads, each of both by others, one by one by the rest: each
+ * gives its burst to the last token, and not one more. */
 static void spend_together(job *j, worker *w)
 {
     transfer *t = (transfer *)j->on;
@@ -769,10 +769,15 @@ static void spend_together(job *j, worker *w)
     q[0] = request(&key[0], &t->limit, 1);
     q[1] = request(&key[1], &t->limit, 1);
     while (pass)
-        if (w->id % 2) {
+        if (w->id % 3 == 1) {
             pass = ratelimit_table_decide(t->e->table, q, NULL, 2, RATELIMIT_ALL, 5);
             add(&t->spent[1], pass);
             add(&t->spent[2], pass);
+        } else if (w->id % 3 == 2) {
+            bool allowed[2];
+            pass = ratelimit_table_take_batch(t->e->table, q, allowed, 2, 5) != 0;
+            add(&t->spent[1], allowed[0]);
+            add(&t->spent[2], allowed[1]);
         } else {
             unsigned which = 1 + (unsigned)below(w, 2);
             pass = ratelimit_table_take(t->e->table, &key[which - 1], 1, &t->limit, 1, 5, NULL);

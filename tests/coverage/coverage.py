@@ -143,6 +143,8 @@ def main():
             row[1] += counts[number] > 0
             row[2] += len(taken)
             row[3] += len(taken) - missed
+            if text.strip() == "}":  # it is reached if what is above it is
+                continue
             if counts[number] and not missed:
                 before = None
                 continue
