@@ -3435,6 +3435,7 @@ static void ratelimit_priv_redis_ready(ratelimit_priv_redis_conn *conn)
 {
     ratelimit_redis *r = conn->engine->r;
     conn->state = RATELIMIT_PRIV_REDIS_READY;
+    conn->built = conn->gone; /* the login */
     ratelimit_priv_redis_count(r, RATELIMIT_PRIV_REDIS_CONNECTS);
     pthread_mutex_lock(&r->lock);
     conn->node->making--;
@@ -3518,7 +3519,11 @@ static bool ratelimit_priv_redis_replies(ratelimit_priv_redis_conn *conn)
     while (conn->state >= RATELIMIT_PRIV_REDIS_LOGIN) {
         void *reply = NULL;
         if (redisReaderGetReply(conn->reader, &reply) != REDIS_OK) {
-            ratelimit_priv_redis_break(conn, "what came from the server is not Redis' protocol");
+            if (conn->reader->err == REDIS_ERR_OOM)
+                ratelimit_priv_redis_lose(conn, "out of memory", RATELIMIT_PRIV_REDIS_NOBODY, 0);
+            else
+                ratelimit_priv_redis_break(conn,
+                                           "what came from the server is not Redis' protocol");
             return false;
         }
         if (!reply)
@@ -3559,7 +3564,7 @@ static bool ratelimit_priv_redis_receive(ratelimit_priv_redis_conn *conn)
         } else
 #  endif
             if (n > 0)
-            good = redisReaderFeed(conn->reader, bytes, (size_t)n) == REDIS_OK;
+            (void)redisReaderFeed(conn->reader, bytes, (size_t)n); /* replies says if it failed */
         if (!good) {
             ratelimit_priv_redis_break(conn, why);
             return false;
@@ -3905,7 +3910,8 @@ static void ratelimit_priv_redis_run(ratelimit_priv_redis_engine *e)
             if (conn->state == RATELIMIT_PRIV_REDIS_READY && conn->waiting.first)
                 (void)ratelimit_priv_redis_pump(conn);
         due = ratelimit_priv_redis_due(e);
-        ratelimit_priv_redis_poll(e, due < e->deadline ? due : e->deadline);
+        if (e->left || !e->map.done) /* or all failed while they were sent */
+            ratelimit_priv_redis_poll(e, due < e->deadline ? due : e->deadline);
         now = ratelimit_clock_ns();
         if (now >= e->deadline)
             ratelimit_priv_redis_expire(e, now);

@@ -27,7 +27,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 REDIS = ["vectors_redis", "test_store", "test_failures", "test_locks", "test_shards", "test_deployments", "test_tls",
-         "test_async", "test_async_tls", "test_cluster"]  # the last one kills nodes of the cluster
+         "test_replies", "test_async", "test_async_tls", "test_memory", "test_memory_tls", "test_cluster"]  # the last one kills nodes of the cluster
 MUST = ("arithmetic", "bucket", "table")
 SECONDS = 1800  # for what hangs
 # What a child of fork has run counts, too; gcov forgets it at _exit.

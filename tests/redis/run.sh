@@ -18,8 +18,8 @@ CC=${CC:-gcc}
 CFLAGS=${CFLAGS:--O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all}
 WARN="-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
       -Wmissing-prototypes -Wundef -Wcast-qual -Wvla -Wdouble-promotion -Werror"
-ALL="builds scripts vectors_redis test_store test_failures test_table_of_faults test_shards test_locks test_deployments test_tls test_async test_async_ev test_async_uv test_async_tls test_cluster"
-CLUSTER_TESTS="test_async test_async_ev test_async_uv test_async_tls test_cluster"
+ALL="builds scripts vectors_redis test_store test_failures test_table_of_faults test_shards test_locks test_deployments test_tls test_replies test_async test_async_ev test_async_uv test_async_tls test_memory test_memory_tls test_cluster"
+CLUSTER_TESTS="test_replies test_memory test_async test_async_ev test_async_uv test_async_tls test_cluster"
 HIREDIS=${HIREDIS:-}
 [ -z "$HIREDIS" ] || CFLAGS="$CFLAGS -isystem $HIREDIS -L$HIREDIS"
 passed=0 failed=0 skipped=0 pids=

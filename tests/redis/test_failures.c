@@ -264,24 +264,57 @@ static void *go_on_soon(void *self)
 }
 
 /* Writing shows that a connection is of no use: nothing went out, so the request goes out on a new
- * one, and no signal ends the program. */
+ * one, and no signal ends the program. Also where a login went out before: its bytes were counted
+ * with those of the request, which then seemed to be out. */
 static void a_connection_that_takes_nothing_is_not_seen_and_gives_no_signal(void)
 {
     struct sigaction handler, before;
-    ratelimit_redis *r = open_at(server_port(), 2000);
-    pthread_t thread;
-    server_flush();
+    int named;
     memset(&handler, 0, sizeof handler);
     handler.sa_handler = on_pipe;
     sigaction(SIGPIPE, &handler, &before);
+    for (named = 0; named < 2; named++) {
+        ratelimit_redis_options options = server_options();
+        ratelimit_redis *r;
+        pthread_t thread;
+        options.timeout_ms = 2000;
+        options.client_name = named ? "somebody" : NULL;
+        r = server_open(&options);
+        server_flush();
+        CHECK(server_take(r, "k", &hourly, 1).allowed);
+        kill((pid_t)server_number("REDIS_PID"), SIGSTOP); /* or it would hang up, too */
+        CHECK(shutdown(r->nodes->idle->fd, SHUT_WR) == 0);
+        CHECK(pthread_create(&thread, NULL, go_on_soon, NULL) == 0);
+        CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 999998);
+        pthread_join(thread, NULL);
+        ratelimit_redis_close(r);
+    }
+    CHECK_U64(pipes, 0);
+    sigaction(SIGPIPE, &before, NULL);
+}
+
+/* Its last request failed while it was being sent; then nothing was waited for, until its time was
+ * over. */
+static void a_call_that_fails_while_it_is_sent_does_not_wait_for_its_timeout(void)
+{
+    ratelimit_redis_options options = server_options();
+    char path[64];
+    ratelimit_redis *r;
+    uint64_t start;
+    snprintf(path, sizeof path, "/tmp/ratelimit-sent-%ld", (long)getpid());
+    (void)unlink(path);
+    CHECK(symlink(getenv("REDIS_SOCKET"), path) == 0);
+    options.unix_path = path;
+    options.timeout_ms = 10000;
+    r = server_open(&options);
     CHECK(server_take(r, "k", &hourly, 1).allowed);
     kill((pid_t)server_number("REDIS_PID"), SIGSTOP); /* or it would hang up, too */
     CHECK(shutdown(r->nodes->idle->fd, SHUT_WR) == 0);
-    CHECK(pthread_create(&thread, NULL, go_on_soon, NULL) == 0);
-    CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 999998);
-    pthread_join(thread, NULL);
-    CHECK_U64(pipes, 0);
-    sigaction(SIGPIPE, &before, NULL);
+    CHECK(unlink(path) == 0); /* and there is no new connection */
+    start = ratelimit_clock_ns();
+    CHECK_U64(server_take(r, "k", &hourly, 1).status, RATELIMIT_STORE_FAILED);
+    CHECK(server_ms_since(start) < 5000);
+    kill((pid_t)server_number("REDIS_PID"), SIGCONT);
     ratelimit_redis_close(r);
 }
 
@@ -967,6 +1000,7 @@ int main(int argc, char **argv)
     RUN(cool_downs_differ_by_chance);
     RUN(two_connections_are_made_at_a_time);
     RUN(a_connection_that_takes_nothing_is_not_seen_and_gives_no_signal);
+    RUN(a_call_that_fails_while_it_is_sent_does_not_wait_for_its_timeout);
     RUN(a_demoted_master_is_left_at_once_with_three_connections_open);
     RUN(one_key_that_holds_something_else_costs_the_others_nothing);
     RUN(one_key_that_holds_something_else_costs_a_tier_nothing);
