@@ -33,7 +33,7 @@ enum { PROXY_PAIRS = 64 };
 typedef struct proxy_pair {
     int client, server;
     bool mute_client, mute_server; /* what it sends is swallowed */
-    bool answered;
+    bool answered, asked;
     uint64_t hold_until; /* answers are not read before */
 } proxy_pair;
 
@@ -43,6 +43,9 @@ typedef struct proxy {
     uint32_t every;   /* 0, or each answer of that number comes 250 ms later: a lost packet */
     uint32_t requests, late;
     uint32_t halves; /* each time another part */
+    /* Set: what is answered instead of the server's answer to a request with these words in it. */
+    const char *volatile instead, *volatile words;
+    volatile int replaced;
     volatile int fault, stop, accepted, most_waiting;
     volatile int cut;              /* nothing goes on, either way, until it is 0 again */
     void (*volatile before)(void); /* NULL, or is called before each request goes on */
@@ -97,6 +100,15 @@ static inline bool proxy_send(int fd, const char *buf, size_t n, size_t step)
     return true;
 }
 
+static inline bool proxy_has(const char *bytes, size_t len, const char *words)
+{
+    size_t n = strlen(words), i;
+    for (i = 0; i + n <= len; i++)
+        if (memcmp(bytes + i, words, n) == 0)
+            return true;
+    return false;
+}
+
 /* From one side to the other; false: the pair is gone. */
 static inline bool proxy_pass(proxy *p, int i, bool from_client)
 {
@@ -141,8 +153,15 @@ static inline bool proxy_pass(proxy *p, int i, bool from_client)
     }
     if (from_client && !pair->answered && p->slow_ms && !pair->hold_until)
         pair->hold_until = ratelimit_clock_ns() + p->slow_ms * RATELIMIT_MILLISECOND;
+    if (from_client && p->instead)
+        pair->asked = pair->asked || proxy_has(buf, (size_t)n, p->words);
+    if (!from_client && pair->asked && p->instead) {
+        n = (ssize_t)strlen(p->instead);
+        memcpy(buf, p->instead, (size_t)n);
+        p->replaced++;
+    }
     if (!from_client)
-        pair->answered = true;
+        pair->answered = true, pair->asked = false;
     if (from_client ? pair->mute_client : pair->mute_server)
         return true;
     if (!from_client && p->fault == PROXY_HALF) {
