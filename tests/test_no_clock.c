@@ -91,11 +91,32 @@ static void a_wait_needs_a_clock_and_a_sleep(void)
     place_end();
 }
 
+/* Nothing random is there either. */
+static void a_table_without_a_seed_is_a_bad_argument(void)
+{
+    ratelimit_table *table;
+    CHECK_U64(ratelimit_table_init(&table, memory, sizeof memory, NULL), RATELIMIT_BAD_ARGUMENT);
+}
+
+/* With nothing to measure time by, nobody can tell a lock that is held from one whose holder died. */
+static void attaching_frees_no_lock(void)
+{
+    ratelimit_table *table = table_made(memory, sizeof memory, RATELIMIT_EVICT, 1);
+    uint32_t i;
+    for (i = 0; i < 24; i++)
+        ratelimit_priv_lines(table)[i].lock = 1;
+    CHECK_U64(ratelimit_table_attach(&table, memory, sizeof memory), RATELIMIT_OK);
+    for (i = 0; i < 24; i++)
+        CHECK_U64(ratelimit_priv_lines(table)[i].lock, 1);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
     RUN(a_table_store_without_a_clock_fails_and_takes_nothing);
     RUN(a_tier_without_a_clock_fails_and_asks_nobody);
     RUN(a_wait_needs_a_clock_and_a_sleep);
+    RUN(a_table_without_a_seed_is_a_bad_argument);
+    RUN(attaching_frees_no_lock);
     return check_end();
 }
