@@ -748,6 +748,16 @@ static void urls_are_read(void)
                                       "redis://a?master=",
                                       "redis://a?master",
                                       "redis://a/1?name=m",
+                                      "redis://%zz:p@h",
+                                      "redis://%G0:p@h",
+                                      "redis://%",
+                                      "redis://a?master=%4",
+                                      "redis://h%zz",
+                                      "redis://[]:1",
+                                      "unix://",
+                                      "unix:///a%",
+                                      "unix:///a?db=1x",
+                                      "unix:///a?database=1",
                                       "redis://a,b/x?master=m"};
     static const struct {
         const char *host;
@@ -778,6 +788,25 @@ static void urls_are_read(void)
     }
     CHECK(ratelimit_redis_open_url(NULL, NULL, &status) == NULL);
     CHECK_U64(status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(ratelimit_redis_open_url(NULL, NULL, NULL) == NULL);
+    for (i = 1023; i <= 1024; i++) { /* a password is never cut off */
+        char url[1200] = "redis://:";
+        ratelimit_redis *r;
+        memset(url + 9, 'p', i);
+        memcpy(url + 9 + i, "@h", 3);
+        r = ratelimit_redis_open_url(url, NULL, &status);
+        CHECK_U64(status, i > 1023 ? RATELIMIT_SYNTAX : RATELIMIT_OK);
+        if (r)
+            CHECK_U64(strlen(r->o.password), i);
+        ratelimit_redis_close(r);
+    }
+    memset(&options, 0, sizeof options);
+    options.host = "fe80::7"; /* no brackets, no port */
+    options.port = 7;
+    sentinels = ratelimit_redis_open(&options, &status);
+    CHECK(sentinels && strcmp(sentinels->nodes->host, "fe80::7") == 0 &&
+          sentinels->nodes->port == 7);
+    ratelimit_redis_close(sentinels);
     CHECK(ratelimit_redis_open_url("rediss://h", NULL, &status) == NULL);
     CHECK_U64(status, RATELIMIT_UNSUPPORTED); /* not compiled in here */
     CHECK(ratelimit_redis_open_url("redis://u@h", NULL, &status) == NULL);

@@ -868,8 +868,15 @@ static void zero_is_the_default_of_each_option(void)
     }
 }
 
+static bool no_credentials(void *self, bool again, ratelimit_redis_login *login)
+{
+    (void)self, (void)again, (void)login;
+    return false;
+}
+
 static void options_out_of_range_are_refused(void)
 {
+    char path[120];
     ratelimit_redis_options o, none;
     ratelimit_status status;
     memset(&none, 0, sizeof none);
@@ -887,6 +894,28 @@ static void options_out_of_range_are_refused(void)
     REFUSED((o.ttl_min_ms = 2, o.ttl_max_ms = 1));
     REFUSED(o.tls_cert = "a certificate without its key");
     REFUSED(o.tls_name = "");
+    REFUSED((o.cluster = true, o.master_name = "m"));
+    REFUSED((o.cluster = true, o.unix_path = "/x"));
+    REFUSED((o.master_name = "m", o.unix_path = "/x"));
+    REFUSED(o.master_name = "");
+    REFUSED(o.sentinel_user = "a user without a password");
+    REFUSED((o.credentials = no_credentials, o.password = "of two one"));
+    REFUSED(o.client_name = "");
+    REFUSED(o.client_name = "two words");
+    REFUSED(o.client_name = "two\nlines");
+    REFUSED(o.ttl_min_ms = UINT64_C(1) << 53);
+    REFUSED(o.ttl_max_ms = UINT64_C(1) << 53);
+    REFUSED(o.host = "");
+    REFUSED(o.host = "a,b");
+    memset(path, 'p', sizeof path);
+    path[104] = 0;
+    REFUSED(o.unix_path = path);
+    path[103] = 0;
+    o = none;
+    o.unix_path = path;
+    o.ttl_min_ms = o.ttl_max_ms = (UINT64_C(1) << 53) - 1;
+    ratelimit_redis_close(ratelimit_redis_open(&o, &status));
+    CHECK_U64(status, RATELIMIT_OK);
     o = none;
     o.tls = true; /* not compiled in here */
     CHECK(ratelimit_redis_open(&o, &status) == NULL);
