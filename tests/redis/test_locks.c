@@ -146,6 +146,35 @@ static void mistakes_are_refused_without_asking(void)
     CHECK_U64(ratelimit_redis_lock(r, "", 0, 1, 0, &held), RATELIMIT_BAD_KEY);
     CHECK_U64(ratelimit_redis_lock(r, "}a", 2, 1, 0, &held), RATELIMIT_BAD_KEY);
     CHECK_U64(ratelimit_redis_lock(r, KEY, 0, 0, &held), RATELIMIT_BAD_ARGUMENT);
+    memset(&held, 0, sizeof held);
+    memset(&permit, 0, sizeof permit);
+    CHECK(!ratelimit_redis_sliding(r, KEY, 1, 0, 1, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(!ratelimit_redis_sliding(r, KEY, 1, 60000, 2, &res));
+    CHECK_U64(res.status, RATELIMIT_NEVER);
+    CHECK(!ratelimit_redis_window(r, KEY, 1, 60000, UINT64_C(1) << 53, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
+    CHECK(!ratelimit_redis_window(r, NULL, 0, 1, 1, 1, NULL));
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 0, 1), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, KEY, 1, 0), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_acquire_plain(r, NULL, 1, 1, 1), RATELIMIT_BAD_KEY);
+    CHECK_U64(ratelimit_redis_release_plain(NULL, KEY), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, UINT64_C(1) << 32, 1, 0, 0, &permit, NULL),
+              RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_acquire(r, KEY, 1, (UINT64_C(1) << 42) + 1, 0, 0, &permit, NULL),
+              RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_release(r, KEY, &permit, 0, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_release(r, KEY, &permit, 1001, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_extend(r, KEY, NULL, 1), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_extend(r, KEY, &permit, 0), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_lock(r, KEY, 1, 0, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_renew(r, KEY, NULL, 1), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_unlock(r, KEY, NULL), RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_valid_ns(NULL), 0);
+    CHECK(ratelimit_redis_keep(r, KEY, NULL, 1000, NULL, NULL) == NULL);
+    CHECK(ratelimit_redis_keep(r, KEY, &held, 0, NULL, NULL) == NULL);
+    CHECK_U64(ratelimit_redis_keep_valid_ns(NULL), 0);
+    CHECK(!ratelimit_redis_keep_stop(NULL));
 }
 
 /* Plants a state so that time need not pass: `before` in the window before the present one. */

@@ -923,6 +923,33 @@ static void options_out_of_range_are_refused(void)
     ratelimit_redis_close(NULL);
 }
 
+static void null_anywhere_is_a_bad_argument(void)
+{
+    ratelimit_redis *r = open_with_timeout(1000);
+    ratelimit_store store = ratelimit_redis_store(r), none = ratelimit_redis_store(NULL);
+    ratelimit_request q = server_request("k", &hourly, RATELIMIT_TAKE, 1);
+    ratelimit_result res[RATELIMIT_MAX_ALL + 1];
+    char text[4] = "...";
+    server_flush();
+    store.decide(&store, NULL, res, 1, RATELIMIT_EACH);
+    CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
+    store.decide(&store, &q, res, 1, (ratelimit_mode)7);
+    CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
+    store.decide(&store, &q, res, RATELIMIT_MAX_ALL + 1, RATELIMIT_ALL);
+    CHECK_U64(res[RATELIMIT_MAX_ALL].status, RATELIMIT_BAD_ARGUMENT);
+    store.decide(&store, &q, NULL, 1, RATELIMIT_EACH);
+    store.decide(&store, &q, res, 0, RATELIMIT_EACH);
+    none.decide(&none, &q, res, 1, RATELIMIT_EACH);
+    CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
+    CHECK_U64(ratelimit_redis_ping(NULL), RATELIMIT_BAD_ARGUMENT);
+    ratelimit_redis_stats(r, NULL);
+    CHECK_TEXT(ratelimit_redis_error(r, NULL, 4), "");
+    CHECK_TEXT(ratelimit_redis_error(r, text, 0), "");
+    CHECK_TEXT(ratelimit_redis_error(NULL, text, 4), "");
+    CHECK_U64(server_take(r, "k", &hourly, 1).remaining, 99); /* nothing was taken before */
+    ratelimit_redis_close(r);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* B55: with Redis down each request waited for the whole timeout. */
@@ -1607,6 +1634,7 @@ int main(int argc, char **argv)
     RUN(user_password_and_database_are_restored_after_a_reconnect);
     RUN(zero_is_the_default_of_each_option);
     RUN(options_out_of_range_are_refused);
+    RUN(null_anywhere_is_a_bad_argument);
     RUN(where_nobody_listens_takes_fail_at_once);
     RUN(where_nobody_answers_only_the_first_take_waits);
     RUN(where_no_connection_is_accepted_the_connect_timeout_counts);
