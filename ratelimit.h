@@ -1259,9 +1259,9 @@ enum { RATELIMIT_PRIV_HEAD_BYTES = 128, RATELIMIT_PRIV_BLOCK = 8 };
 #  define RATELIMIT_PRIV_D(t, p) (RATELIMIT_PRIV_M(t, p) ? RATELIMIT_PRIV_DF(t) : 1)
 /* FITS: the same as GOOD if the interval is whole. Nothing in GOOD can overflow for what FITS lets
  * through. b x floor(p / t) is at most 2^62 by the last test of FITS, and Q is at most
- * floor(p / t) + 1. If p / t is below 1, the sum is at most b for Q and b for R/D, which is below 1:
- * below 2^64. If it is not, b is at most 2^62, and the sum at most three times that: b x floor(p /
- * t), b for Q, b for R/D. */
+ * floor(p / t) + 1. If p / t is below 1, the sum is at most b for Q and b for R/D, which is below
+ * 1: below 2^64. If it is not, b is at most 2^62, and the sum at most three times that:
+ * b x floor(p / t), b for Q, b for R/D. */
 #  define RATELIMIT_PRIV_FITS(t, p, b)                                                             \
     ((t) && (b) && (t) <= INT64_MAX && (b) <= INT64_MAX && (p) + 1 > ((t) + 15) / 16 &&            \
      (p) <= RATELIMIT_PRIV_MAX &&                                                                  \

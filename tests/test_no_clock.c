@@ -1,5 +1,5 @@
-/* test_no_clock.c - what a program sees that has left out the platform's clock and sleep, and brings
- * none, or not all: an answer that says so. */
+/* test_no_clock.c - what a program sees that has left out the platform's clock and sleep, and
+ * brings none, or not all: an answer that says so. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 
@@ -98,7 +98,8 @@ static void a_table_without_a_seed_is_a_bad_argument(void)
     CHECK_U64(ratelimit_table_init(&table, memory, sizeof memory, NULL), RATELIMIT_BAD_ARGUMENT);
 }
 
-/* With nothing to measure time by, nobody can tell a lock that is held from one whose holder died. */
+/* With nothing to measure time by, nobody can tell a lock that is held from one whose holder
+ * died. */
 static void attaching_frees_no_lock(void)
 {
     ratelimit_table *table = table_made(memory, sizeof memory, RATELIMIT_EVICT, 1);

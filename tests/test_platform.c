@@ -1,5 +1,5 @@
-/* test_platform.c - a system that has not what it should: clocks, long sleeps. On other systems than
- * Linux the header calls other functions, and nothing is tried. */
+/* test_platform.c - a system that has not what it should: clocks, long sleeps. On other systems
+ * than Linux the header calls other functions, and nothing is tried. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #define _POSIX_C_SOURCE 200809L
 

@@ -758,8 +758,8 @@ static void a_batch_of_all_or_none_never_charges_one_side_only(void)
     transfers(&part);
 }
 
-/* Two keys, all or none of both by some threads, each of both by others, one by one by the rest: each
- * gives its burst to the last token, and not one more. */
+/* Two keys, all or none of both by some threads, each of both by others, one by one by the rest:
+ * each gives its burst to the last token, and not one more. */
 static void spend_together(job *j, worker *w)
 {
     transfer *t = (transfer *)j->on;

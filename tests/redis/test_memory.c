@@ -1,5 +1,5 @@
-/* test_memory.c - what happens when there is no memory, no socket, no thread: each thing that is asked
- * of the system fails once, and then nothing does any more. test_memory_tls.c: over TLS. */
+/* test_memory.c - what happens when there is no memory, no socket, no thread: each thing that is
+ * asked of the system fails once, and then nothing does any more. test_memory_tls.c: over TLS. */
 #define _POSIX_C_SOURCE 200809L
 #include <hiredis/hiredis.h>
 #include <pthread.h>

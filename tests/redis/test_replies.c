@@ -1,5 +1,6 @@
-/* test_replies.c - answers that no server should give: a proxy before a real one replaces the answer to
- * one request. What was asked fails with a reason, soon, and the request after it has its own answer. */
+/* test_replies.c - answers that no server should give: a proxy before a real one replaces the
+ * answer to one request. What was asked fails with a reason, soon, and the request after it has its
+ * own answer. */
 #define _POSIX_C_SOURCE 200809L
 #define RATELIMIT_IMPLEMENTATION
 #define RATELIMIT_REDIS_IMPLEMENTATION
