@@ -48,8 +48,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 SECTIONS = {
     "arithmetic": ("ratelimit.h", "known_answers test_limit test_arithmetic test_borders test_ticks test_table "
                    "test_reported vectors test_model test_tier test_cas_held test_interleavings"),
-    "bucket": ("ratelimit.h", "known_answers test_limit test_arithmetic test_stolen test_borders test_limiter test_reported "
-               "vectors test_model test_interleavings test_interleavings_32 test_threads test_lock"),
+    "bucket": ("ratelimit.h", "known_answers test_limit test_stolen test_borders test_limiter test_arithmetic "
+               "test_interleavings test_reported vectors test_model test_interleavings_32 test_threads test_lock"),
     "table": ("ratelimit.h", "known_answers test_stolen test_borders test_table test_top test_reported test_cas_held "
               "test_interleavings test_model vectors test_interleavings_32 test_threads test_lock test_processes"),
     "tier": ("ratelimit.h", "known_answers test_borders test_tier test_limiter test_reported test_cas_held "
