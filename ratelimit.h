@@ -125,7 +125,9 @@
 
    Clock. Any origin, ns, uint64_t; times are compared modulo 2^64, so a counter may pass its end.
    If now_ns is a little earlier than in another call, the debt is computed from the times as they
-   are given, and times that go back and forth make no tokens. If the debt is longer than the window
+   are given, and times that go back and forth make no tokens. (But a table forgets keys that are
+   full. If a call with an earlier time comes after that, the key is new to it, and can be given as
+   much too much as comes back in the time between the two.) If the debt is longer than the window
    by more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After
    such a step a debt made on purpose, or a block, lasts at most twice as long as it did when the
    bucket was last seen. So a key is usable again within one window, whatever the jump. Steps of

@@ -2448,6 +2448,34 @@ static void a_clock_set_back_does_not_hold_permits_for_longer(void)
     CHECK(acquire(t, "key", 1, 501 * SEC, &p));
 }
 
+/* Tokens that n takes get at a time. */
+static unsigned told(ratelimit_table *t, const ratelimit_limit *limit, int n, uint64_t now_ns)
+{
+    unsigned got = 0;
+    while (n--)
+        got += ratelimit_table_take(t, "k", 1, limit, 1, now_ns, NULL);
+    return got;
+}
+
+/* The stated bound: what comes back in the 5 ms between the two times. A key that was not forgotten
+ * gets none of it. */
+static void a_late_call_gets_from_a_forgotten_key_what_comes_back_meanwhile_and_no_more(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    unsigned sum = told(t, &limit, 20, 0);
+    CHECK_U64(ratelimit_table_sweep(t, 10 * MS, 0), 1);
+    sum += told(t, &limit, 20, 5 * MS);
+    sum += told(t, &limit, 20, 10 * MS);
+    CHECK_U64(sum, 20 + 5);
+    t = table_of_blocks(1, RATELIMIT_EVICT);
+    sum = told(t, &limit, 20, 0);
+    CHECK(ratelimit_table_take(t, "other", 5, &limit, 1, 10 * MS, NULL));
+    sum += told(t, &limit, 20, 5 * MS);
+    sum += told(t, &limit, 20, 10 * MS);
+    CHECK_U64(sum, 20);
+}
+
 /* Against a list of permits per key, each with its end. */
 static void permits_are_counted_as_a_list_would(void)
 {
@@ -2682,6 +2710,7 @@ int main(int argc, char **argv)
     RUN(no_scope_of_a_limit_leads_to_the_permits_of_a_key);
     RUN(each_permit_has_its_own_time_to_live);
     RUN(a_clock_set_back_does_not_hold_permits_for_longer);
+    RUN(a_late_call_gets_from_a_forgotten_key_what_comes_back_meanwhile_and_no_more);
     RUN(permits_are_counted_as_a_list_would);
     RUN(bad_arguments_acquire_nothing);
     RUN(as_many_permits_are_held_as_can_be_asked_for);
