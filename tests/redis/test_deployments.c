@@ -182,7 +182,7 @@ static void a_master_that_hands_over_is_left(void)
     }
     CHECK(ready);
     start_ns = ratelimit_clock_ns();
-    while (master_now(sentinels[0]) != other && server_ms_since(start_ns) < 20000)
+    while (master_now(sentinels[0]) != other && server_ms_since(start_ns) < 100000)
         (void)server_take(r, "handed", &hourly, 1);
     for (i = 0; i < 1000 && server_int(old, "EXISTS nothing") == 0; i++) { /* it is demoted later */
         redisReply *reply = server_ask(old, "ROLE");
