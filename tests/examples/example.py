@@ -12,6 +12,7 @@ SKIP_MISSING=1: an example whose package is missing counts as skipped; without i
 import atexit
 import glob
 import os
+import random
 import re
 import shlex
 import shutil
@@ -135,9 +136,15 @@ def build(source, *flags, out=None, sanitized=True):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below those that systems give to connections: one of these would take it before the program listens."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def start(*command, port=None, unix=None):

@@ -118,9 +118,12 @@ def killer(_):
     end = time.monotonic() + 60
     while time.monotonic() < end and counts["kills"] < 60 and (counts["kills"] < 20 or counts["wait"] < 100):
         pids = workers(server)
-        if pids:
-            os.kill(choose.choice(pids), signal.SIGKILL)
-            counts["kills"] += 1
+        try:
+            if pids:
+                os.kill(choose.choice(pids), signal.SIGKILL)
+                counts["kills"] += 1
+        except ProcessLookupError:  # it has ended meanwhile
+            pass
         over.wait(choose.random() * 0.02)
     over.set()
 
