@@ -723,13 +723,18 @@ static void a_sleep_that_ends_early_is_slept_to_its_end(void)
     place_end();
 }
 
-static bool sleep_and_set_back(void *self, uint64_t ns)
+static bool sleep_and_set_back(void *self, uint64_t ns, unsigned which, uint64_t back_ns)
 {
     sleeper *s = (sleeper *)self;
     bool slept = sleeper_sleep(self, ns);
-    if (s->sleeps == 1)
-        s->now_ns -= 60 * SEC;
+    if (s->sleeps == which)
+        s->now_ns -= back_ns;
     return slept;
+}
+
+static bool first_sets_back(void *self, uint64_t ns)
+{
+    return sleep_and_set_back(self, ns, 1, 60 * SEC);
 }
 
 /* The wait went on for as long as the clock had been set back. */
@@ -743,7 +748,7 @@ static void a_wait_is_no_longer_for_a_clock_that_is_set_back(void)
         else
             fresh();
         CHECK(ratelimit_allow(&limiter, "key", &one));
-        limiter.sleep = sleep_and_set_back;
+        limiter.sleep = first_sets_back;
         res = wait_for("key", &one, 1, 5 * SEC);
         CHECK(polling || res.allowed);
         CHECK(sleepy.slept_ns <= 5 * SEC + RATELIMIT_MILLISECOND);
@@ -752,20 +757,16 @@ static void a_wait_is_no_longer_for_a_clock_that_is_set_back(void)
 }
 
 /* A second sleep set it back by less than the wait had taken. */
-static bool sleep_half_and_set_back(void *self, uint64_t ns)
+static bool second_sets_back(void *self, uint64_t ns)
 {
-    sleeper *s = (sleeper *)self;
-    bool slept = sleeper_sleep(self, ns);
-    if (s->sleeps == 2)
-        s->now_ns -= 600 * MS;
-    return slept;
+    return sleep_and_set_back(self, ns, 2, 600 * MS);
 }
 
 static void a_wait_whose_clock_was_set_back_a_little_goes_on_from_there(void)
 {
     fresh();
     CHECK(ratelimit_allow(&limiter, "key", &one));
-    limiter.sleep = sleep_half_and_set_back;
+    limiter.sleep = second_sets_back;
     sleepy.cut = 2; /* 500 ms, then 250 ms and back to 150 ms */
     sleepy.cancel_after = 100000;
     CHECK(wait_for("key", &one, 1, FOREVER).allowed);
