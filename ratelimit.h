@@ -125,10 +125,10 @@
 
    Clock. Any origin, ns, uint64_t; times are compared modulo 2^64, so a counter may pass its end.
    If now_ns is a little earlier than in another call, the debt is computed from the times as they
-   are given, and times that go back and forth make no tokens. (But a table forgets keys that are
-   full. If a call with an earlier time comes after that, the key is new to it, and can be given as
-   much too much as comes back in the time between the two.) If the debt is longer than the window
-   by more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After
+   are given, and times that go back and forth make no tokens. (A table forgets keys that are full.
+   A call with an earlier time then finds the key new, and full: it is decided at the latest time at
+   which a forgotten key was full.) If the debt is longer than the window by more than step_ns
+   (10 s), the clock was set back. Then the debt is set to the window. After
    such a step a debt made on purpose, or a block, lasts at most twice as long as it did when the
    bucket was last seen. So a key is usable again within one window, whatever the jump. Steps of
    more than 146 years are not told from steps the other way.
@@ -3164,7 +3164,10 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
       do one kind of harm: two threads, the slow one and another, may each find a place for one key:
       then that key can use one burst more. tests/test_threads.c and tests/test_processes.c try that
       with SIGSTOP.
-   5. Where the chip has no 64-bit compare-and-swap there are no quick takes, and a bucket is only
+   5. Who forgets a key that is full first notes since when it is, in the head: a new key never
+      begins before that. So a call that comes late, with a time at which its key was not full yet,
+      makes no second burst out of it (ratelimit_priv_begin).
+   6. Where the chip has no 64-bit compare-and-swap there are no quick takes, and a bucket is only
       written under the lock of its line. A holder that was stopped between two stores for longer
       than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile.
 
@@ -3209,8 +3212,9 @@ struct ratelimit_table {
     uint64_t step_ns;
     uint64_t check; /* hash of all above */
     uint64_t evicted, refused;
-    uint64_t permits; /* that were ever given */
-    uint64_t unused[3];
+    uint64_t permits;      /* that were ever given */
+    uint64_t forgotten_ns; /* the latest time at which a key that was forgotten was full; 0: none */
+    uint64_t unused[2];
 };
 
 typedef char
@@ -3221,7 +3225,7 @@ typedef char
                                     : -1];
 
 #  define RATELIMIT_PRIV_MAGIC         UINT32_C(0x31424C52) /* "RLB1" on little-endian */
-#  define RATELIMIT_PRIV_TABLE_VERSION 2u
+#  define RATELIMIT_PRIV_TABLE_VERSION 3u
 #  define RATELIMIT_PRIV_PERMIT_KIND   UINT32_C(0x9E3779B9)
 #  define RATELIMIT_PRIV_QUICK         (RATELIMIT_PRIV_ATOMIC64 || !RATELIMIT_PRIV_ATOMIC)
 
@@ -3459,9 +3463,10 @@ typedef struct ratelimit_priv_seat {
     uint32_t slot, tag, old_tag;
     bool there;             /* the entry is there, and this is its place */
     bool full;              /* it is not, and there is no room for it */
+    uint64_t now;           /* when it is decided on: later than asked for a late newcomer */
     ratelimit_bucket was;   /* what a decision begins with: its state, or a newcomer's */
     ratelimit_bucket in_it; /* what the place holds */
-    uint64_t least;         /* not there: ns until the first place is free */
+    uint64_t least;         /* not there: ns until the first place is free: this one, if not full */
 } ratelimit_priv_seat;
 
 /* ns since the bucket was seen, at least. */
@@ -3555,13 +3560,14 @@ ratelimit_priv_first(const ratelimit_table *t, ratelimit_priv_line *block,
 }
 
 /* Gives a seat the place of a new key. */
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now,
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_choose(const ratelimit_table *t,
                                                           ratelimit_priv_seat *seat,
                                                           const ratelimit_priv_seat *seats,
                                                           size_t count)
 {
     ratelimit_priv_line *block = ratelimit_priv_block(t, seat->home);
     const bool last_seen = t->when_full == RATELIMIT_EVICT_LAST_SEEN;
+    const uint64_t now = seat->now;
     ratelimit_bucket *b;
     uint64_t best, left;
     size_t i;
@@ -3576,7 +3582,8 @@ static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_choose(const ratelimit_table 
             seat->line == seat->home ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
         seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
         seat->in_it = ratelimit_priv_fetch(b);
-    } while (best != UINT64_MAX && ratelimit_priv_rank(t, &seat->in_it, now, last_seen) != best);
+    } while (RATELIMIT_PRIV_ATOMIC && best != UINT64_MAX &&
+             ratelimit_priv_rank(t, &seat->in_it, now, last_seen) != best);
     seat->least = ratelimit_priv_left(&seat->in_it, now);
     seat->full = best == UINT64_MAX || (seat->least && t->when_full == RATELIMIT_REFUSE);
     for (i = 0; best == UINT64_MAX && i < 3 * RATELIMIT_PRIV_BLOCK; i++) {
@@ -3606,6 +3613,15 @@ static inline bool ratelimit_priv_odd(uint32_t *lock, uint32_t word)
 #  endif
 }
 
+/* When a newcomer begins. A call can come late: it read the clock, and was stopped; meanwhile its
+ * key was full again, and was forgotten. Decided at its own time, the key would get again what
+ * came back since. */
+static RATELIMIT_PRIV_NOINLINE uint64_t ratelimit_priv_begin(const ratelimit_table *t, uint64_t now)
+{
+    uint64_t forgotten_ns = ratelimit_priv_load64(&t->forgotten_ns);
+    return forgotten_ns && forgotten_ns - now <= t->step_ns ? forgotten_ns : now;
+}
+
 /* Looks for an entry; if it is not there and is to be made, finds a place for it. */
 static void ratelimit_priv_probe(const ratelimit_table *t, uint64_t place, uint64_t now, bool make,
                                  const ratelimit_priv_seat *seats, size_t count,
@@ -3632,13 +3648,16 @@ again:
             goto again;
         seat->was = seat->in_it = ratelimit_priv_fetch(&seat->line->bucket[seat->slot]);
         seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
-        if (ratelimit_priv_moved(&seat->line->lock, seat->word) || seat->old_tag != seat->tag)
+        seat->now = seat->was.rest ? now : ratelimit_priv_begin(t, now);
+        if (ratelimit_priv_moved(&seat->line->lock, seat->word) ||
+            (RATELIMIT_PRIV_ATOMIC && seat->old_tag != seat->tag))
             goto again;
         return;
     }
     seat->was = none;
+    seat->now = ratelimit_priv_begin(t, now);
     if (make) {
-        ratelimit_priv_choose(t, now, seat, seats, count);
+        ratelimit_priv_choose(t, seat, seats, count);
         if (!seat->full && ratelimit_priv_odd(&seat->line->lock, seat->word))
             goto again;
     }
@@ -3720,21 +3739,34 @@ static inline void ratelimit_priv_unlock(uint32_t *lock, uint32_t word)
 }
 
 /* ns that a key still owes whose place a newcomer gets; 0 if the place is free. */
-static inline uint64_t ratelimit_priv_displaced(const ratelimit_priv_seat *seat, uint64_t now)
+static inline uint64_t ratelimit_priv_displaced(const ratelimit_priv_seat *seat)
 {
-    return seat->there ? 0 : ratelimit_priv_left(&seat->in_it, now);
+    return seat->there ? 0 : seat->least;
 }
 
-static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_priv_seat *seat,
-                                         uint64_t now)
+static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_priv_seat *seat)
 {
-    if (t->when_full != RATELIMIT_INHERIT && ratelimit_priv_displaced(seat, now))
+    if (t->when_full != RATELIMIT_INHERIT && ratelimit_priv_displaced(seat))
         ratelimit_priv_bump(&t->evicted, 1);
+}
+
+/* A key is full, and is to be forgotten: keeps since when it is full, for calls that come late.
+ * This comes first, so whoever does not find the key finds the time. */
+static void ratelimit_priv_forget(ratelimit_table *t, const ratelimit_priv_seat *seat)
+{
+    const ratelimit_bucket *b = &seat->in_it;
+    uint64_t full_ns, is;
+    full_ns = b->full_ns + ratelimit_priv_left(b, b->full_ns); /* to the end of its ns */
+    do {
+        is = ratelimit_priv_load64(&t->forgotten_ns);
+        if (seat->now - full_ns > t->step_ns || is - full_ns <= t->step_ns)
+            return;
+    } while (!ratelimit_priv_swap64(&t->forgotten_ns, is, full_ns));
 }
 
 /* Makes `after` the state of the entry. False: something changed since the probe. */
 static bool ratelimit_priv_commit(ratelimit_table *t, const ratelimit_priv_seat *seat,
-                                  const ratelimit_bucket *after, uint64_t now)
+                                  const ratelimit_bucket *after)
 {
     bool both = RATELIMIT_PRIV_ATOMIC && !seat->there && seat->home != seat->line, done;
     if (RATELIMIT_PRIV_ATOMIC &&
@@ -3744,13 +3776,15 @@ static bool ratelimit_priv_commit(ratelimit_table *t, const ratelimit_priv_seat 
         ratelimit_priv_unlock(&seat->line->lock, seat->word);
         return false;
     }
+    if (!seat->there && !seat->least)
+        ratelimit_priv_forget(t, seat);
     done = ratelimit_priv_store_full(seat, after) && ratelimit_priv_store_rest(seat, after);
     if (RATELIMIT_PRIV_ATOMIC)
         ratelimit_priv_unlock(&seat->line->lock, seat->word);
     if (both)
         ratelimit_priv_unlock(&seat->home->lock, seat->home_word);
     if (done)
-        ratelimit_priv_count_evicted(t, seat, now);
+        ratelimit_priv_count_evicted(t, seat);
     return done;
 }
 
@@ -3761,13 +3795,13 @@ static bool ratelimit_priv_makes(ratelimit_op op)
 
 /* A newcomer's first state: full, or under INHERIT the debt of the place it gets, as a time. */
 static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat *seat,
-                                   const ratelimit_limit *l, uint64_t now)
+                                   const ratelimit_limit *l)
 {
     uint64_t left =
-        seat->full || t->when_full != RATELIMIT_INHERIT ? 0 : ratelimit_priv_displaced(seat, now);
+        seat->full || t->when_full != RATELIMIT_INHERIT ? 0 : ratelimit_priv_displaced(seat);
     if (!left)
         return;
-    seat->was.full_ns = now + left;
+    seat->was.full_ns = seat->now + left;
     seat->was.rest = l->state | ratelimit_priv_seen_bits(left);
     if (left > l->window_ns)
         seat->was.rest |= RATELIMIT_PRIV_ON_PURPOSE;
@@ -3776,14 +3810,14 @@ static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat
 /* Decides on a seat. *after is then the state to be stored. */
 static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *seat,
                                        const ratelimit_limit *l, uint64_t n, ratelimit_op op,
-                                       uint64_t max_wait_ns, uint64_t now, ratelimit_bucket *after,
+                                       uint64_t max_wait_ns, ratelimit_bucket *after,
                                        ratelimit_result *out)
 {
     bool allowed;
     if (ratelimit_priv_makes(op))
-        ratelimit_priv_inherit(t, seat, l, now);
+        ratelimit_priv_inherit(t, seat, l);
     *after = seat->was;
-    allowed = ratelimit_priv_decide_op(after, l, n, op, max_wait_ns, now, t->step_ns, out);
+    allowed = ratelimit_priv_decide_op(after, l, n, op, max_wait_ns, seat->now, t->step_ns, out);
     if (seat->full && allowed && ratelimit_priv_makes(op)) {
         if (op != RATELIMIT_PEEK)
             ratelimit_priv_bump(&t->refused, 1);
@@ -3801,18 +3835,18 @@ static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *
 
 /* Stores what a decision made of a seat. False: decide again. */
 static bool ratelimit_priv_keep(ratelimit_table *t, const ratelimit_priv_seat *seat,
-                                const ratelimit_bucket *after, uint64_t now)
+                                const ratelimit_bucket *after)
 {
     if (seat->was.full_ns == after->full_ns && !((seat->was.rest ^ after->rest) << 6)) {
         if (!seat->there || seat->was.rest == after->rest)
             return true;
-        if (RATELIMIT_PRIV_QUICK) { /* only noted as seen: one swap, no lock */
+        if (RATELIMIT_PRIV_ATOMIC64) { /* only noted as seen: one swap, no lock */
             (void)ratelimit_priv_swap64(&seat->line->bucket[seat->slot].rest, seat->was.rest,
                                         after->rest);
             return true;
         }
     }
-    return ratelimit_priv_commit(t, seat, after, now);
+    return ratelimit_priv_commit(t, seat, after);
 }
 
 /* One request that is not settled. */
@@ -3825,9 +3859,8 @@ static bool ratelimit_priv_place_op(ratelimit_table *t, uint64_t place, const ra
     bool allowed;
     do {
         ratelimit_priv_probe(t, place, now, ratelimit_priv_makes(op), NULL, 0, &seat);
-        allowed =
-            ratelimit_priv_decide_seat(t, &seat, l, n, op, max_wait_ns, now, &after, out_or_null);
-    } while (!ratelimit_priv_keep(t, &seat, &after, now));
+        allowed = ratelimit_priv_decide_seat(t, &seat, l, n, op, max_wait_ns, &after, out_or_null);
+    } while (!ratelimit_priv_keep(t, &seat, &after));
     return allowed;
 }
 
@@ -4230,7 +4263,7 @@ static void ratelimit_priv_take_back(const ratelimit_priv_part *part)
 
 /* Stores all parts, or none. */
 static bool ratelimit_priv_commit_all(ratelimit_table *t, const ratelimit_priv_part *part,
-                                      size_t count, uint64_t now)
+                                      size_t count)
 {
     ratelimit_priv_held_lock locks[2 * RATELIMIT_MAX_ALL];
     const ratelimit_priv_part *changed[RATELIMIT_MAX_ALL];
@@ -4248,8 +4281,11 @@ static bool ratelimit_priv_commit_all(ratelimit_table *t, const ratelimit_priv_p
     }
     for (; done && held < wanted; held += done)
         done = ratelimit_priv_swap32(locks[held].lock, locks[held].word, locks[held].word + 1);
-    for (; done && stored < changes; stored += done)
+    for (; done && stored < changes; stored += done) {
+        if (!changed[stored]->seat.there && !changed[stored]->seat.least)
+            ratelimit_priv_forget(t, &changed[stored]->seat);
         done = ratelimit_priv_store_full(&changed[stored]->seat, &changed[stored]->after);
+    }
     for (i = 0; i < stored; i++) {
         if (!done) {
             ratelimit_priv_take_back(changed[i]);
@@ -4259,7 +4295,7 @@ static bool ratelimit_priv_commit_all(ratelimit_table *t, const ratelimit_priv_p
             lost = true;
             continue;
         }
-        ratelimit_priv_count_evicted(t, &changed[i]->seat, now);
+        ratelimit_priv_count_evicted(t, &changed[i]->seat);
     }
     while (held--)
         ratelimit_priv_unlock(locks[held].lock, locks[held].word);
@@ -4345,13 +4381,13 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_all(ratelimit_table *t,
             }
             if (!part[i].settled) {
                 (void)ratelimit_priv_decide_seat(t, &part[i].seat, req[i].limit, req[i].n,
-                                                 req[i].op, req[i].max_wait_ns, now, &part[i].after,
+                                                 req[i].op, req[i].max_wait_ns, &part[i].after,
                                                  &res[i]);
                 first->after = part[i].after;
             }
             pass = pass && res[i].allowed;
         }
-    } while (pass && !ratelimit_priv_commit_all(t, part, count, now));
+    } while (pass && !ratelimit_priv_commit_all(t, part, count));
     if (!pass)
         ratelimit_priv_none(t, req, res, count, part, now);
     return pass;
@@ -4462,6 +4498,8 @@ RATELIMIT_API ratelimit_status ratelimit_table_init(ratelimit_table **out, void 
     t->when_full = (uint16_t)options.when_full;
     t->hash = (uint16_t)options.hash;
     t->step_ns = options.step_ns ? options.step_ns : RATELIMIT_STEP_NS;
+    if (t->step_ns >> 63)
+        t->step_ns = INT64_MAX; /* never either: no time is further ahead */
     memcpy(t->seed, seed, sizeof seed);
     for (i = 0; i < 4; i++)
         t->fast[i] = ratelimit_priv_sip(&i, 1, t->seed);
@@ -4541,9 +4579,10 @@ RATELIMIT_API ratelimit_status ratelimit_table_attach(ratelimit_table **out, voi
 /* ---- sweeping and counting */
 
 /* Reads a place as a seat of its own. False if it is empty. */
-static bool ratelimit_priv_read_seat(ratelimit_priv_line *line, uint32_t slot,
+static bool ratelimit_priv_read_seat(ratelimit_priv_line *line, uint32_t slot, uint64_t now,
                                      ratelimit_priv_seat *seat)
 {
+    seat->now = now;
     do {
         seat->word = ratelimit_priv_load32(&line->lock);
         seat->line = seat->home = line;
@@ -4566,15 +4605,17 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
     for (i = 0; i < places; i++) {
         ratelimit_priv_seat seat;
         RATELIMIT_PRIV_ENTER();
-        while (
-            ratelimit_priv_read_seat(&ratelimit_priv_lines(t)[i / 3], (uint32_t)(i % 3), &seat)) {
+        while (ratelimit_priv_read_seat(&ratelimit_priv_lines(t)[i / 3], (uint32_t)(i % 3), now_ns,
+                                        &seat)) {
             uint64_t left = ratelimit_priv_left(&seat.was, now_ns);
             uint32_t which = ratelimit_priv_class(seat.was.rest);
             if (left && (!idle_ns || which == RATELIMIT_PRIV_CLASS_BLOCK ||
                          which == RATELIMIT_PRIV_CLASS_PERMIT ||
                          ratelimit_priv_idle(&seat.was, left) <= idle_ns))
                 break;
-            if (!ratelimit_priv_commit(t, &seat, &none, now_ns))
+            if (!left)
+                ratelimit_priv_forget(t, &seat);
+            if (!ratelimit_priv_commit(t, &seat, &none))
                 continue;
             if (left)
                 ratelimit_priv_bump(&t->evicted, 1);
@@ -4657,7 +4698,7 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
         do {
             ratelimit_priv_probe(t, place, now_ns, true, NULL, 0, &seat);
             if (seat.full ||
-                (t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(&seat, now_ns))) {
+                (t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(&seat))) {
                 room = false;
                 break;
             }
@@ -4669,7 +4710,7 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
                 (uint32_t)(ratelimit_priv_bump(&t->permits, 1) & RATELIMIT_PRIV_PART_MASK);
             after.rest = out->serial | ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_PERMIT) |
                          ratelimit_priv_seen_bits(ttl_ns);
-            done = ratelimit_priv_commit(t, &seat, &after, now_ns);
+            done = ratelimit_priv_commit(t, &seat, &after);
         } while (!done);
     }
     if (!done && !room)
@@ -4701,7 +4742,7 @@ RATELIMIT_API ratelimit_status ratelimit_table_release(ratelimit_table *t, const
             (seat.was.rest & RATELIMIT_PRIV_PART_MASK) != permit->serial ||
             !ratelimit_priv_permit_left(t, &seat.was, now_ns))
             break;
-        if (ratelimit_priv_commit(t, &seat, &none, now_ns)) {
+        if (ratelimit_priv_commit(t, &seat, &none)) {
             status = RATELIMIT_OK;
             break;
         }
@@ -4956,11 +4997,11 @@ static inline bool ratelimit_priv_entry_is(const ratelimit_priv_seat *seat, uint
 /* Makes `after` the entry, if there is room; false: decide again. Under INHERIT an entry never
  * replaces a bucket in debt. */
 static bool ratelimit_priv_tier_put(ratelimit_table *t, const ratelimit_priv_seat *seat,
-                                    const ratelimit_bucket *after, uint64_t now)
+                                    const ratelimit_bucket *after)
 {
     bool room =
-        !seat->full && !(t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(seat, now));
-    return !room || ratelimit_priv_commit(t, seat, after, now);
+        !seat->full && !(t->when_full == RATELIMIT_INHERIT && ratelimit_priv_displaced(seat));
+    return !room || ratelimit_priv_commit(t, seat, after);
 }
 
 /* ---- leases ---- */
@@ -5006,18 +5047,18 @@ static ratelimit_bucket ratelimit_priv_lease_of(const ratelimit_priv_seat *seat,
 /* Takes tokens out of a lease, by one swap of rest. If the lock of the line changed meanwhile, the
  * entry may be another one by now: then the tokens are lost, and all is looked at again. */
 static inline bool ratelimit_priv_lease_serve(ratelimit_table *t, const ratelimit_priv_seat *seat,
-                                              const ratelimit_bucket *after, uint64_t now)
+                                              const ratelimit_bucket *after)
 {
 #  if RATELIMIT_PRIV_QUICK
     ratelimit_bucket *b = &seat->line->bucket[seat->slot];
-    (void)t, (void)now;
+    (void)t;
     return ratelimit_priv_swap64(&b->rest, seat->was.rest, after->rest) &&
            (ratelimit_priv_load32(&seat->line->lock) == seat->word ||
             (ratelimit_priv_load32(&seat->line->tag[seat->slot]) == seat->tag &&
              ratelimit_priv_load64(&b->full_ns) == after->full_ns &&
              (ratelimit_priv_load64(&b->rest) ^ after->rest) <= RATELIMIT_PRIV_LEASE_LEFT));
 #  else
-    return ratelimit_priv_commit(t, seat, after, now);
+    return ratelimit_priv_commit(t, seat, after);
 #  endif
 }
 
@@ -5141,7 +5182,7 @@ static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_reque
             size = ratelimit_priv_lease_size(tier, l);
             if (n <= left) {
                 after.rest -= n;
-                if (!ratelimit_priv_lease_serve(tier->table, &seat, &after, now))
+                if (!ratelimit_priv_lease_serve(tier->table, &seat, &after))
                     continue;
                 ratelimit_priv_lease_answer(l, after.rest, n, out);
                 ratelimit_priv_bump(&tier->counts.leased, 1);
@@ -5151,7 +5192,7 @@ static bool ratelimit_priv_tier_take(ratelimit_tier *tier, const ratelimit_reque
                 after = ratelimit_priv_lease_of(&seat, ratelimit_priv_which(l), left, 0,
                                                 ratelimit_priv_life(tier->lease_ns), now);
                 after.rest |= RATELIMIT_PRIV_LEASE_ASKING;
-                if (!ratelimit_priv_commit(tier->table, &seat, &after, now))
+                if (!ratelimit_priv_commit(tier->table, &seat, &after))
                     continue;
                 ask->lease = (uint32_t)size;
             }
@@ -5173,7 +5214,7 @@ static void ratelimit_priv_tier_forget(ratelimit_tier *tier, uint64_t place, uin
     do {
         ratelimit_priv_probe(tier->table, place, now, true, NULL, 0, &seat);
         after = ratelimit_priv_lease_of(&seat, 0, 0, 0, life, now);
-    } while (!ratelimit_priv_tier_put(tier->table, &seat, &after, now));
+    } while (!ratelimit_priv_tier_put(tier->table, &seat, &after));
     RATELIMIT_PRIV_LEAVE();
 }
 
@@ -5245,7 +5286,7 @@ static void ratelimit_priv_tier_learn(ratelimit_tier *tier, const ratelimit_requ
             after =
                 ratelimit_priv_lease_of(&seat, ratelimit_priv_which(l), left,
                                         ok ? r->remaining / (l->burst / 256 + 1) : 0, life, now);
-        if (!after.rest || ratelimit_priv_tier_put(tier->table, &seat, &after, now))
+        if (!after.rest || ratelimit_priv_tier_put(tier->table, &seat, &after))
             break;
     }
     RATELIMIT_PRIV_LEAVE();
@@ -5299,7 +5340,7 @@ static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
         if (ratelimit_priv_left(&seat.was, now) >= owed ||
             ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_BLOCK)
             return;
-    } while (!ratelimit_priv_tier_put(t, &seat, &after, now));
+    } while (!ratelimit_priv_tier_put(t, &seat, &after));
 }
 
 /* Decides on local buckets, each with its share of the limit. */

@@ -551,7 +551,7 @@ static void explore_all(const scenario *s, size_t count)
         const op *first = s[i].thread[0], *second = s[i].thread[1];
         bool large = s[i].thread[2][0].what || first[1].what || second[1].what;
         explore(&s[i], "", 0, 0, !large ? 0 : long_run ? 5 : 3);
-#if RATELIMIT_PRIV_ATOMIC64 /* else a bucket is torn: rule 5 */
+#if RATELIMIT_PRIV_ATOMIC64 /* else a bucket is torn: rule 6 */
         explore(&s[i], "killed", 1, 0, !large ? 0 : long_run ? 4 : 2);
         explore(&s[i], "late", 0, 1, !large ? 0 : long_run ? 4 : 3);
         if (long_run) {

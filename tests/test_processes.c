@@ -164,18 +164,11 @@ static bool work_bucket(stage *s, const limits *l, unsigned id, uint64_t now)
     return allowed;
 }
 
-/* A decision with a time that is over by now may find its key forgotten at a later time, and full
- * (CONCEPTS, Clock): what it was allowed is not counted. All others must keep to the limit. */
-static bool in_time(const stage *s, uint64_t now)
-{
-    return get(&s->now) == now;
-}
-
 static bool work_crowd(stage *s, ratelimit_table *t, const limits *l, unsigned id, uint64_t now)
 {
     uint16_t key = (uint16_t)check_below(CROWD);
     bool allowed = ratelimit_table_take(t, &key, sizeof key, &l->crowd, 1, now, NULL);
-    if (allowed && in_time(s, now))
+    if (allowed)
         add(&s->crowd_tokens[id][key], 1);
     return allowed;
 }
@@ -193,7 +186,7 @@ static bool work_keys(stage *s, ratelimit_table *t, const limits *l, unsigned id
         q[i] = request(&key[i], &l->key, RATELIMIT_TAKE, 1);
     ratelimit_table_decide(t, q, r, count, mode, now);
     for (i = 0; i < count; i++) {
-        if (r[i].allowed && in_time(s, now))
+        if (r[i].allowed)
             add(&s->tokens[id][key[i]], 1);
         NOTE(s, r[i].burst == l->key.burst && r[i].remaining <= l->key.burst);
         NOTE(s, r[i].allowed ? r[i].status == RATELIMIT_OK : mode || r[i].retry_after_ns);

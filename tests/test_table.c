@@ -2457,23 +2457,165 @@ static unsigned told(ratelimit_table *t, const ratelimit_limit *limit, int n, ui
     return got;
 }
 
-/* The stated bound: what comes back in the 5 ms between the two times. A key that was not forgotten
- * gets none of it. */
-static void a_late_call_gets_from_a_forgotten_key_what_comes_back_meanwhile_and_no_more(void)
+/* A key that was forgotten when it was full begins again at that time, not before, also for a call
+ * that comes late: in all it gets what one that was never forgotten gets. */
+static void a_late_call_makes_no_tokens_of_a_forgotten_key(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    static const uint64_t origins[] = {0, SEC, 0 - 7 * MS, 0 - 3 * MS, UINT64_MAX / 2};
+    size_t i;
+    for (i = 0; i < sizeof origins / sizeof *origins; i++) {
+        const uint64_t at = origins[i];
+        ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+        unsigned sum = told(t, &limit, 20, at);
+        CHECK_U64(ratelimit_table_sweep(t, at + 10 * MS, 0), 1);
+        sum += told(t, &limit, 20, at + 5 * MS);
+        sum += told(t, &limit, 20, at + 10 * MS);
+        CHECK_U64(sum, 20);
+        t = table_of_blocks(1, RATELIMIT_EVICT);
+        sum = told(t, &limit, 20, at);
+        CHECK(ratelimit_table_take(t, "other", 5, &limit, 1, at + 10 * MS, NULL));
+        sum += told(t, &limit, 20, at + 5 * MS);
+        sum += told(t, &limit, 20, at + 10 * MS);
+        CHECK_U64(sum, 20);
+    }
+}
+
+/* A table of one block that forgot the key "k" at `at`, when it was full for `since` ns. */
+static ratelimit_table *forgetful(const ratelimit_limit *limit, uint64_t at, uint64_t since,
+                                  uint64_t step_ns)
+{
+    ratelimit_table_options options;
+    ratelimit_table *t = NULL;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = options.seed[1] = 1;
+    options.step_ns = step_ns;
+    if (ratelimit_table_init(&t, arena(0), HEAD_BYTES + BLOCK_BYTES, &options) != OK)
+        exit(2);
+    CHECK_U64(told(t, limit, 20, at - since - limit->window_ns), 10);
+    CHECK_U64(ratelimit_table_sweep(t, at, 0), 1);
+    return t;
+}
+
+/* ns for which the key must wait after ten tokens at a time: more than a window's, if it began
+ * later. */
+static uint64_t begun_later(ratelimit_table *t, const ratelimit_limit *limit, const char *key,
+                            uint64_t now_ns)
+{
+    ratelimit_result r;
+    CHECK(ratelimit_table_take(t, key, strlen(key), limit, 10, now_ns, NULL));
+    (void)ratelimit_table_take(t, key, strlen(key), limit, 1, now_ns, &r);
+    return r.reset_after_ns - limit->window_ns;
+}
+
+static void a_new_key_of_a_late_call_is_not_refused_for_what_others_were_forgotten(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 5 * MS);
+    t = forgetful(&limit, 100 * SEC, 3 * MS, 0); /* since when it was full counts */
+    CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 2 * MS);
+    t = forgetful(&limit, 100 * SEC, 5 * MS, 0);
+    CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 0);
+}
+
+static void the_latest_time_of_all_forgotten_keys_counts(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    CHECK_U64(begun_later(t, &limit, "k", 100 * SEC - 13 * MS), 13 * MS);
+    CHECK_U64(ratelimit_table_sweep(t, 100 * SEC + 10 * MS, 0), 1);
+    CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 15 * MS);
+    /* one that had long been full, and is forgotten last, changes nothing */
+    t = forgetful(&limit, 100 * SEC, 0, 0);
+    CHECK(ratelimit_table_take(t, "old", 3, &limit, 1, 80 * SEC, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, 100 * SEC, 0), 1);
+    CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 5 * MS);
+}
+
+static void a_clock_that_was_set_back_is_no_late_call(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    CHECK_U64(begun_later(t, &limit, "a", 90 * SEC), 10 * SEC);
+    CHECK_U64(begun_later(t, &limit, "b", 90 * SEC - 1), 0);
+    CHECK(ratelimit_table_take(t, "c", 1, &limit, 1, 90 * SEC - 1, NULL));
+    CHECK(ratelimit_table_take(t, "c", 1, &limit, 9, 90 * SEC - 1, NULL));
+    /* from then on the clock as it is now counts */
+    CHECK_U64(begun_later(t, &limit, "d", 50 * SEC), 0);
+    CHECK_U64(ratelimit_table_sweep(t, 50 * SEC + 10 * MS, 0), 1);
+    CHECK_U64(begun_later(t, &limit, "d", 50 * SEC), 10 * MS);
+    CHECK_U64(begun_later(t, &limit, "e", 90 * SEC), 0);
+    /* the table's own step_ns */
+    t = forgetful(&limit, 100 * SEC, 0, 7 * MS);
+    CHECK_U64(begun_later(t, &limit, "a", 100 * SEC - 7 * MS), 7 * MS);
+    CHECK_U64(begun_later(t, &limit, "b", 100 * SEC - 7 * MS - 1), 0);
+    t = forgetful(&limit, 100 * SEC, 0, RATELIMIT_FOREVER);
+    CHECK_U64(begun_later(t, &limit, "a", 10 * SEC), 90 * SEC);
+    CHECK_U64(begun_later(t, &limit, "b", 200 * SEC), 0);
+}
+
+/* When a block ends, its key has one token. It is full later, and was forgotten only then. */
+static void a_late_call_makes_no_tokens_of_a_key_that_was_blocked(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
     ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
-    unsigned sum = told(t, &limit, 20, 0);
-    CHECK_U64(ratelimit_table_sweep(t, 10 * MS, 0), 1);
-    sum += told(t, &limit, 20, 5 * MS);
-    sum += told(t, &limit, 20, 10 * MS);
-    CHECK_U64(sum, 20 + 5);
-    t = table_of_blocks(1, RATELIMIT_EVICT);
-    sum = told(t, &limit, 20, 0);
-    CHECK(ratelimit_table_take(t, "other", 5, &limit, 1, 10 * MS, NULL));
-    sum += told(t, &limit, 20, 5 * MS);
-    sum += told(t, &limit, 20, 10 * MS);
+    ratelimit_request block = request("k", &limit, 1);
+    uint64_t later;
+    block.op = RATELIMIT_BLOCK;
+    block.max_wait_ns = SEC;
+    CHECK(ratelimit_table_decide_one(t, &block, 100 * SEC, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, 101 * SEC + 8 * MS, 0), 0);
+    CHECK_U64(ratelimit_table_sweep(t, 101 * SEC + 10 * MS, 0), 1);
+    later = begun_later(t, &limit, "k", 101 * SEC);
+    CHECK(later >= 9 * MS && later < 10 * MS); /* rounded up to what a block stores */
+}
+
+/* Fractions of a ns: a key is full at the end of one. */
+static void a_late_call_makes_no_tokens_of_a_fraction(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(3, 10, 10);
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    unsigned sum = told(t, &limit, 20, 1000);
+    CHECK_U64(ratelimit_table_sweep(t, 1000 + 33, 0), 0);
+    CHECK_U64(ratelimit_table_sweep(t, 1000 + 34, 0), 1);
+    sum += told(t, &limit, 20, 1000 + 17);
+    sum += told(t, &limit, 20, 1000 + 36);
     CHECK_U64(sum, 20);
+    CHECK_U64(told(t, &limit, 20, 1000 + 38), 1);
+}
+
+static void a_late_batch_gets_the_whole_burst_of_a_new_key(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    ratelimit_request req[3];
+    ratelimit_result res[3];
+    ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    req[0] = request("k", &limit, 5);
+    req[1] = request("other", &limit, 10);
+    req[2] = request("k", &limit, 5);
+    CHECK(ratelimit_table_decide(t, req, res, 3, RATELIMIT_ALL, 100 * SEC - 5 * MS));
+    CHECK_U64(told(t, &limit, 20, 100 * SEC), 0);
+    CHECK_U64(told(t, &limit, 20, 100 * SEC + 10 * MS), 10);
+}
+
+/* One request, and a batch. */
+static void a_late_call_makes_no_tokens_of_a_key_that_was_replaced(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    ratelimit_request req[2];
+    size_t count;
+    req[0] = request("n1", &limit, 1);
+    req[1] = request("n2", &limit, 1);
+    for (count = 1; count <= 2; count++) {
+        ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+        char key[2] = {'A', 0};
+        int i;
+        for (i = 0; i < 24; i++, key[0]++) /* all places */
+            CHECK(ratelimit_table_take(t, key, 1, &limit, 10, 100 * SEC, NULL));
+        CHECK(ratelimit_table_decide(t, req, NULL, count, RATELIMIT_ALL, 100 * SEC + 10 * MS));
+        CHECK_U64(begun_later(t, &limit, "n3", 100 * SEC + 5 * MS), 5 * MS);
+    }
 }
 
 /* Against a list of permits per key, each with its end. */
@@ -2710,7 +2852,14 @@ int main(int argc, char **argv)
     RUN(no_scope_of_a_limit_leads_to_the_permits_of_a_key);
     RUN(each_permit_has_its_own_time_to_live);
     RUN(a_clock_set_back_does_not_hold_permits_for_longer);
-    RUN(a_late_call_gets_from_a_forgotten_key_what_comes_back_meanwhile_and_no_more);
+    RUN(a_late_call_makes_no_tokens_of_a_forgotten_key);
+    RUN(a_new_key_of_a_late_call_is_not_refused_for_what_others_were_forgotten);
+    RUN(the_latest_time_of_all_forgotten_keys_counts);
+    RUN(a_clock_that_was_set_back_is_no_late_call);
+    RUN(a_late_call_makes_no_tokens_of_a_key_that_was_blocked);
+    RUN(a_late_call_makes_no_tokens_of_a_fraction);
+    RUN(a_late_batch_gets_the_whole_burst_of_a_new_key);
+    RUN(a_late_call_makes_no_tokens_of_a_key_that_was_replaced);
     RUN(permits_are_counted_as_a_list_would);
     RUN(bad_arguments_acquire_nothing);
     RUN(as_many_permits_are_held_as_can_be_asked_for);
