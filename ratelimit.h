@@ -265,7 +265,7 @@ typedef enum ratelimit_status {
     RATELIMIT_DENIED,       /* not now; retry_after_ns says when */
     RATELIMIT_NEVER,        /* no wait helps: n is above the burst, or a debt would be too long */
     RATELIMIT_SKIPPED,      /* would have passed, but another request of its batch was refused */
-    RATELIMIT_FULL,         /* the table has no room for a new key (RATELIMIT_REFUSE) */
+    RATELIMIT_FULL,         /* no room for a new key (RATELIMIT_REFUSE, or permits only) */
     RATELIMIT_TIMEOUT,      /* the wait would be longer than accepted; nothing was taken */
     RATELIMIT_CANCELED,     /* a wait was cancelled */
     RATELIMIT_BAD_KEY,      /* NULL or empty key */

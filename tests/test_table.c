@@ -2736,6 +2736,29 @@ static void no_permit_is_forgotten_for_a_newcomer(void)
     place_end();
 }
 
+static void where_all_places_are_permits_a_newcomer_waits_for_the_first_to_expire(void)
+{
+    int policy;
+    for (policy = RATELIMIT_EVICT; policy <= (int)RATELIMIT_REFUSE; policy++) {
+        uint64_t i, first, key;
+        place("policy", 0, (size_t)policy);
+        for (first = 0; first < BLOCK_PLACES; first++) {
+            ratelimit_table *t = table_of_blocks(1, (ratelimit_full)policy);
+            ratelimit_permit p;
+            for (i = 0; i < BLOCK_PLACES; i++)
+                CHECK(ratelimit_table_acquire(t, &i, sizeof i, 1, (i == first ? 3 : 4) * SEC, 0,
+                                              &p));
+            for (key = 100; key < 110; key++) { /* at home in any line */
+                ratelimit_result r;
+                CHECK(!ratelimit_table_take(t, &key, sizeof key, &per_second, 1, SEC, &r));
+                CHECK_U64(r.status, RATELIMIT_FULL);
+                CHECK_U64(r.retry_after_ns, 2 * SEC);
+            }
+        }
+    }
+    place_end();
+}
+
 static void a_permit_takes_the_place_of_a_key_only_where_newcomers_may(void)
 {
     static const debtor debtors[3] = {{"a", 0, 30}, {"b", 0, 10}, {"c", 0, 20}};
@@ -2865,6 +2888,7 @@ int main(int argc, char **argv)
     RUN(as_many_permits_are_held_as_can_be_asked_for);
     RUN(a_permit_of_a_key_and_its_buckets_are_apart);
     RUN(no_permit_is_forgotten_for_a_newcomer);
+    RUN(where_all_places_are_permits_a_newcomer_waits_for_the_first_to_expire);
     RUN(a_permit_takes_the_place_of_a_key_only_where_newcomers_may);
     return check_end();
 }
