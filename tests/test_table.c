@@ -2746,8 +2746,8 @@ static void where_all_places_are_permits_a_newcomer_waits_for_the_first_to_expir
             ratelimit_table *t = table_of_blocks(1, (ratelimit_full)policy);
             ratelimit_permit p;
             for (i = 0; i < BLOCK_PLACES; i++)
-                CHECK(ratelimit_table_acquire(t, &i, sizeof i, 1, (i == first ? 3 : 4) * SEC, 0,
-                                              &p));
+                CHECK(
+                    ratelimit_table_acquire(t, &i, sizeof i, 1, (i == first ? 3 : 4) * SEC, 0, &p));
             for (key = 100; key < 110; key++) { /* at home in any line */
                 ratelimit_result r;
                 CHECK(!ratelimit_table_take(t, &key, sizeof key, &per_second, 1, SEC, &r));
