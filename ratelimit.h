@@ -3622,6 +3622,24 @@ static RATELIMIT_PRIV_NOINLINE uint64_t ratelimit_priv_begin(const ratelimit_tab
     return forgotten_ns && forgotten_ns - now <= t->step_ns ? forgotten_ns : now;
 }
 
+/* The seat of an entry that was not found since the home line had the lock word home_word. False:
+ * look again. */
+static bool ratelimit_priv_probe_new(const ratelimit_table *t, uint64_t now, bool make,
+                                     const ratelimit_priv_seat *seats, size_t count,
+                                     ratelimit_priv_seat *seat)
+{
+    const ratelimit_bucket none = {0, 0};
+    seat->there = seat->full = false;
+    seat->was = none;
+    seat->now = ratelimit_priv_begin(t, now);
+    if (make) {
+        ratelimit_priv_choose(t, seat, seats, count);
+        if (!seat->full && ratelimit_priv_odd(&seat->line->lock, seat->word))
+            return false;
+    }
+    return !ratelimit_priv_moved(&seat->home->lock, seat->home_word);
+}
+
 /* Looks for an entry; if it is not there and is to be made, finds a place for it. */
 static void ratelimit_priv_probe(const ratelimit_table *t, uint64_t place, uint64_t now, bool make,
                                  const ratelimit_priv_seat *seats, size_t count,
@@ -3629,7 +3647,6 @@ static void ratelimit_priv_probe(const ratelimit_table *t, uint64_t place, uint6
 {
     ratelimit_priv_line *home = ratelimit_priv_home(t, place);
     ratelimit_priv_line *block = ratelimit_priv_block(t, home);
-    const ratelimit_bucket none = {0, 0};
     uint32_t found;
     seat->home = home;
     seat->tag = ratelimit_priv_tag(place);
@@ -3638,30 +3655,23 @@ again:
     if (ratelimit_priv_odd(&home->lock, seat->home_word))
         goto again;
     found = ratelimit_priv_find(block, home, seat->tag);
-    seat->there = found != 0;
-    seat->full = false;
-    if (found) {
-        seat->line = ratelimit_priv_line_at(block, home, (size_t)found / 4);
-        seat->slot = found % 4 - 1;
-        seat->word = found < 4 ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
-        if (ratelimit_priv_odd(&seat->line->lock, seat->word))
-            goto again;
-        seat->was = seat->in_it = ratelimit_priv_fetch(&seat->line->bucket[seat->slot]);
-        seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
-        seat->now = seat->was.rest ? now : ratelimit_priv_begin(t, now);
-        if (ratelimit_priv_moved(&seat->line->lock, seat->word) ||
-            (RATELIMIT_PRIV_ATOMIC && seat->old_tag != seat->tag))
+    if (!found) {
+        if (!ratelimit_priv_probe_new(t, now, make, seats, count, seat))
             goto again;
         return;
     }
-    seat->was = none;
-    seat->now = ratelimit_priv_begin(t, now);
-    if (make) {
-        ratelimit_priv_choose(t, seat, seats, count);
-        if (!seat->full && ratelimit_priv_odd(&seat->line->lock, seat->word))
-            goto again;
-    }
-    if (ratelimit_priv_moved(&home->lock, seat->home_word))
+    seat->there = true;
+    seat->full = false;
+    seat->line = ratelimit_priv_line_at(block, home, (size_t)found / 4);
+    seat->slot = found % 4 - 1;
+    seat->word = found < 4 ? seat->home_word : ratelimit_priv_load32(&seat->line->lock);
+    if (ratelimit_priv_odd(&seat->line->lock, seat->word))
+        goto again;
+    seat->was = seat->in_it = ratelimit_priv_fetch(&seat->line->bucket[seat->slot]);
+    seat->old_tag = ratelimit_priv_load32(&seat->line->tag[seat->slot]);
+    seat->now = seat->was.rest ? now : ratelimit_priv_begin(t, now);
+    if (ratelimit_priv_moved(&seat->line->lock, seat->word) ||
+        (RATELIMIT_PRIV_ATOMIC && seat->old_tag != seat->tag))
         goto again;
 }
 
@@ -3849,19 +3859,29 @@ static bool ratelimit_priv_keep(ratelimit_table *t, const ratelimit_priv_seat *s
     return ratelimit_priv_commit(t, seat, after);
 }
 
-/* One request that is not settled. */
+/* One request that is not settled. If it was probed, its seat is known. */
+static RATELIMIT_PRIV_INLINE bool
+ratelimit_priv_seat_op(ratelimit_table *t, uint64_t place, ratelimit_priv_seat *seat, bool probed,
+                       const ratelimit_limit *l, uint64_t n, ratelimit_op op, uint64_t max_wait_ns,
+                       uint64_t now, ratelimit_result *out_or_null)
+{
+    ratelimit_bucket after;
+    bool allowed;
+    do {
+        if (!probed)
+            ratelimit_priv_probe(t, place, now, ratelimit_priv_makes(op), NULL, 0, seat);
+        probed = false;
+        allowed = ratelimit_priv_decide_seat(t, seat, l, n, op, max_wait_ns, &after, out_or_null);
+    } while (!ratelimit_priv_keep(t, seat, &after));
+    return allowed;
+}
+
 static bool ratelimit_priv_place_op(ratelimit_table *t, uint64_t place, const ratelimit_limit *l,
                                     uint64_t n, ratelimit_op op, uint64_t max_wait_ns, uint64_t now,
                                     ratelimit_result *out_or_null)
 {
     ratelimit_priv_seat seat;
-    ratelimit_bucket after;
-    bool allowed;
-    do {
-        ratelimit_priv_probe(t, place, now, ratelimit_priv_makes(op), NULL, 0, &seat);
-        allowed = ratelimit_priv_decide_seat(t, &seat, l, n, op, max_wait_ns, &after, out_or_null);
-    } while (!ratelimit_priv_keep(t, &seat, &after));
-    return allowed;
+    return ratelimit_priv_seat_op(t, place, &seat, false, l, n, op, max_wait_ns, now, out_or_null);
 }
 
 static bool ratelimit_priv_decide_place(ratelimit_table *t, uint64_t place,
@@ -3980,16 +4000,35 @@ static ratelimit_bucket *ratelimit_priv_seek(const ratelimit_table *t, uint64_t 
                : NULL;
 }
 
+/* The general way for a key that was not found since the home line had this lock word: it is not
+ * looked for twice. */
+static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_new(ratelimit_table *t, uint64_t place,
+                                                            const ratelimit_limit *l, uint64_t n,
+                                                            uint64_t now, ratelimit_result *out,
+                                                            uint32_t home_word)
+{
+    ratelimit_priv_seat seat;
+    if (ratelimit_priv_settled_op(l, n, RATELIMIT_TAKE, 0, NULL) != RATELIMIT_PRIV_OPEN)
+        return ratelimit_priv_table_slow(t, place, l, n, now, out);
+    seat.home = ratelimit_priv_home(t, place);
+    seat.home_word = home_word;
+    seat.tag = ratelimit_priv_tag(place);
+    if (home_word & 1 || !ratelimit_priv_probe_new(t, now, true, NULL, 0, &seat))
+        return ratelimit_priv_table_slow(t, place, l, n, now, out);
+    return ratelimit_priv_seat_op(t, place, &seat, true, l, n, RATELIMIT_TAKE, 0, now, out);
+}
+
 /* The quick way for a key that is not in its home line. */
 static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_take_away(ratelimit_table *t, uint64_t place,
                                                              const ratelimit_limit *l, uint64_t n,
                                                              uint64_t now, ratelimit_result *out)
 {
+    const uint32_t home_word = ratelimit_priv_load32(&ratelimit_priv_home(t, place)->lock);
     uint32_t word;
     ratelimit_bucket *b = ratelimit_priv_seek(t, place, &word);
     if (b)
         return ratelimit_priv_take_there(t, place, l, n, now, out, b, word);
-    return ratelimit_priv_table_slow(t, place, l, n, now, out);
+    return ratelimit_priv_take_new(t, place, l, n, now, out, home_word);
 }
 #  endif
 
