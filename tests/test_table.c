@@ -204,6 +204,23 @@ static void a_table_uses_as_many_blocks_as_fit(void)
             lines / 8 * BLOCK_PLACES);
 }
 
+/* Whatever the alignment: not a byte more. */
+static void a_table_in_unaligned_memory_uses_no_block_that_does_not_fit(void)
+{
+    size_t skip;
+    for (skip = 0; skip < 64; skip++) {
+        unsigned char *memory = walled(4096) + (64 - skip) % 64;
+        ratelimit_table *t = NULL;
+        size_t bytes = skip + HEAD_BYTES + 2 * BLOCK_BYTES;
+        place("skip", 0, skip);
+        CHECK_U64(ratelimit_table_init(&t, memory, bytes - 1, NULL), OK);
+        CHECK_U64(counts_of(t, 0).capacity, BLOCK_PLACES);
+        CHECK_U64(ratelimit_table_init(&t, memory, bytes, NULL), OK);
+        CHECK_U64(counts_of(t, 0).capacity, 2 * BLOCK_PLACES);
+    }
+    place_end();
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static void bad_arguments_to_init_are_refused(void)
@@ -1095,6 +1112,27 @@ static void nine_of_ten_keys_are_in_their_home_line_at_half_full(void)
     place_end();
 }
 
+/* The words of a line are compared at once, its lock with them. */
+static void a_lock_word_that_equals_a_tag_is_no_place(void)
+{
+    uint64_t k;
+    for (k = 0; k < 200; k++) {
+        ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+        uint64_t at = ratelimit_priv_place(ratelimit_table_hash(t, &k, sizeof k), hourly.scope);
+        uint32_t tag = ratelimit_priv_tag(at);
+        ratelimit_priv_line *lines = ratelimit_priv_lines(t);
+        size_t i;
+        if (tag & 1) /* a lock that is held */
+            continue;
+        for (i = 0; i < BLOCK_PLACES / 3; i++)
+            if (&lines[i] != ratelimit_priv_home(t, at) || k % 2)
+                lines[i].lock = tag;
+        CHECK(ratelimit_table_take(t, &k, sizeof k, &hourly, 1, SEC, NULL));
+        CHECK_U64(counts_of(t, SEC).keys, 1);
+        CHECK(!ratelimit_table_take(t, &k, sizeof k, &hourly, 1, SEC, NULL));
+    }
+}
+
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
 static ratelimit_table *table_hashed(ratelimit_hash hash, uint64_t seed0, uint64_t seed1)
@@ -1573,6 +1611,17 @@ static void sweep_with_an_idle_time_drops_debts_nobody_asked_for(void)
     CHECK_U64(counts_of(t, 93 * SEC).evicted, 3);
     CHECK_U64(counts_of(t, 93 * SEC).in_debt, 0);
     CHECK_U64(counts_of(t, 93 * SEC).keys, BLOCK_PLACES - 3); /* permits are never idle */
+}
+
+/* A key that owes 2^35 ns when it is seen, and 2^34 ns now, was seen 2^34 ns ago, or longer. */
+static void sweep_drops_what_is_idle_for_longer_than_its_idle_time(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, UINT64_C(1) << 35, 4);
+    const uint64_t half = UINT64_C(1) << 34;
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    CHECK(ratelimit_table_take(t, "k", 1, &limit, 1, 0, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, half, half), 0);
+    CHECK_U64(ratelimit_table_sweep(t, half, half - 1), 1);
 }
 
 /* Never before its idle time, and at most as much later as it owed when it was seen. */
@@ -2448,6 +2497,18 @@ static void a_clock_set_back_does_not_hold_permits_for_longer(void)
     CHECK(acquire(t, "key", 1, 501 * SEC, &p));
 }
 
+/* It counts as set back from one ns above step_ns on. */
+static void a_permit_is_held_up_to_the_longest_step_of_the_clock(void)
+{
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    const uint64_t least = UINT64_C(1) << 30; /* above 1 s, so the permit ends before that */
+    const uint64_t earliest = 1000 * SEC + SEC - least - 10 * SEC;
+    ratelimit_permit p, none;
+    CHECK(acquire(t, "key", 1, 1000 * SEC, &p));
+    CHECK(!acquire(t, "key", 1, earliest, &none));
+    CHECK(acquire(t, "key", 1, earliest - 1, &none));
+}
+
 /* Tokens that n takes get at a time. */
 static unsigned told(ratelimit_table *t, const ratelimit_limit *limit, int n, uint64_t now_ns)
 {
@@ -2531,12 +2592,21 @@ static void the_latest_time_of_all_forgotten_keys_counts(void)
     CHECK(ratelimit_table_take(t, "old", 3, &limit, 1, 80 * SEC, NULL));
     CHECK_U64(ratelimit_table_sweep(t, 100 * SEC, 0), 1);
     CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 5 * MS);
+    t = forgetful(&limit, 100 * SEC, 0, 0); /* by all of step_ns */
+    CHECK(ratelimit_table_take(t, "old", 3, &limit, 1, 90 * SEC - MS, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, 100 * SEC, 0), 1);
+    CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 5 * MS);
+    t = forgetful(&limit, 100 * SEC, 10 * SEC, 0);
+    CHECK_U64(begun_later(t, &limit, "new", 90 * SEC - 1), 1);
+    t = forgetful(&limit, 100 * SEC, 10 * SEC + 1, 0);
+    CHECK_U64(begun_later(t, &limit, "new", 90 * SEC - 2), 0);
 }
 
 static void a_clock_that_was_set_back_is_no_late_call(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
     ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    uint64_t step;
     CHECK_U64(begun_later(t, &limit, "a", 90 * SEC), 10 * SEC);
     CHECK_U64(begun_later(t, &limit, "b", 90 * SEC - 1), 0);
     CHECK(ratelimit_table_take(t, "c", 1, &limit, 1, 90 * SEC - 1, NULL));
@@ -2547,9 +2617,11 @@ static void a_clock_that_was_set_back_is_no_late_call(void)
     CHECK_U64(begun_later(t, &limit, "d", 50 * SEC), 10 * MS);
     CHECK_U64(begun_later(t, &limit, "e", 90 * SEC), 0);
     /* the table's own step_ns */
-    t = forgetful(&limit, 100 * SEC, 0, 7 * MS);
-    CHECK_U64(begun_later(t, &limit, "a", 100 * SEC - 7 * MS), 7 * MS);
-    CHECK_U64(begun_later(t, &limit, "b", 100 * SEC - 7 * MS - 1), 0);
+    for (step = 7 * MS; step < 7 * MS + 2; step++) {
+        t = forgetful(&limit, 100 * SEC, 0, step);
+        CHECK_U64(begun_later(t, &limit, "a", 100 * SEC - step), step);
+        CHECK_U64(begun_later(t, &limit, "b", 100 * SEC - step - 1), 0);
+    }
     t = forgetful(&limit, 100 * SEC, 0, RATELIMIT_FOREVER);
     CHECK_U64(begun_later(t, &limit, "a", 10 * SEC), 90 * SEC);
     CHECK_U64(begun_later(t, &limit, "b", 200 * SEC), 0);
@@ -2674,6 +2746,9 @@ static void bad_arguments_acquire_nothing(void)
     CHECK(!ratelimit_table_acquire(t, "key", 3, 1, 0, 0, &p));
     CHECK(!ratelimit_table_acquire(t, "key", 3, 1, (UINT64_C(1) << 62) + 1, 0, &p));
     CHECK(!ratelimit_table_acquire(t, "key", 3, 1, SEC, 0, NULL));
+    memset(&p, 0xA5, sizeof p);
+    CHECK(!ratelimit_table_acquire(t, "key", 3, 0, SEC, 0, &p));
+    CHECK_U64(p.expires_ns + p.place + p.serial, 0);
     CHECK_U64(counts_of(t, 0).keys, 0);
     CHECK_U64(counts_of(t, 0).refused, 0);
     CHECK(ratelimit_table_acquire(t, "key", 3, RATELIMIT_MAX_PERMITS, UINT64_C(1) << 62, 0, &p));
@@ -2736,6 +2811,19 @@ static void no_permit_is_forgotten_for_a_newcomer(void)
     place_end();
 }
 
+static void keys_that_a_batch_evicts_are_counted(void)
+{
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    ratelimit_request req[3];
+    uint64_t k;
+    for (k = 0; k < BLOCK_PLACES; k++)
+        CHECK(take_number(t, k, &hourly, 0));
+    for (k = 0; k < 3; k++)
+        req[k] = request(k == 0 ? "a" : k == 1 ? "b" : "c", &hourly, 1);
+    CHECK(ratelimit_table_decide(t, req, NULL, 3, RATELIMIT_ALL, 1));
+    CHECK_U64(counts_of(t, 1).evicted, 3);
+}
+
 static void where_all_places_are_permits_a_newcomer_waits_for_the_first_to_expire(void)
 {
     int policy;
@@ -2783,6 +2871,7 @@ int main(int argc, char **argv)
     RUN(a_key_costs_43_bytes_and_the_smallest_table_703);
     RUN(a_table_has_two_places_for_each_key_it_was_sized_for);
     RUN(a_table_uses_as_many_blocks_as_fit);
+    RUN(a_table_in_unaligned_memory_uses_no_block_that_does_not_fit);
     RUN(bad_arguments_to_init_are_refused);
     RUN(memory_may_be_misaligned_but_not_a_byte_too_small);
     RUN(what_lay_in_the_memory_before_does_not_matter);
@@ -2842,6 +2931,7 @@ int main(int argc, char **argv)
     RUN(null_and_empty_keys_are_bad_and_so_is_no_table);
     RUN(sweep_drops_what_is_full_again_and_nothing_else);
     RUN(sweep_with_an_idle_time_drops_debts_nobody_asked_for);
+    RUN(sweep_drops_what_is_idle_for_longer_than_its_idle_time);
     RUN(sweep_drops_an_idle_key_after_its_idle_time_and_before_it_is_twice_as_long);
     RUN(a_key_that_a_batch_of_all_refuses_again_and_again_is_not_idle);
     RUN(sweep_with_an_idle_time_leaves_a_block_until_it_and_its_window_are_over);
@@ -2875,6 +2965,7 @@ int main(int argc, char **argv)
     RUN(no_scope_of_a_limit_leads_to_the_permits_of_a_key);
     RUN(each_permit_has_its_own_time_to_live);
     RUN(a_clock_set_back_does_not_hold_permits_for_longer);
+    RUN(a_permit_is_held_up_to_the_longest_step_of_the_clock);
     RUN(a_late_call_makes_no_tokens_of_a_forgotten_key);
     RUN(a_new_key_of_a_late_call_is_not_refused_for_what_others_were_forgotten);
     RUN(the_latest_time_of_all_forgotten_keys_counts);
@@ -2888,6 +2979,8 @@ int main(int argc, char **argv)
     RUN(as_many_permits_are_held_as_can_be_asked_for);
     RUN(a_permit_of_a_key_and_its_buckets_are_apart);
     RUN(no_permit_is_forgotten_for_a_newcomer);
+    RUN(a_lock_word_that_equals_a_tag_is_no_place);
+    RUN(keys_that_a_batch_evicts_are_counted);
     RUN(where_all_places_are_permits_a_newcomer_waits_for_the_first_to_expire);
     RUN(a_permit_takes_the_place_of_a_key_only_where_newcomers_may);
     return check_end();

@@ -957,6 +957,38 @@ static void full_table(crowd *c, ratelimit_full when_full, ratelimit_table_count
     CHECK_U64(counts->keys, PLACES);
 }
 
+/* Each thread notes times of its own. */
+static void forget_keys(job *j, worker *w)
+{
+    ratelimit_table *t = (ratelimit_table *)j->on;
+    ratelimit_priv_seat seat;
+    uint64_t i;
+    memset(&seat, 0, sizeof seat);
+    seat.in_it.rest = 1;
+    for (i = 0; i < 20000 * rounds / SHRINK; i++) {
+        uint64_t latest;
+        seat.now = 1 + i * THREADS + w->id;
+        seat.in_it.full_ns = seat.now - 1;
+        RATELIMIT_PRIV_ENTER();
+        ratelimit_priv_forget(t, &seat);
+        latest = ratelimit_priv_load64(&t->forgotten_ns);
+        RATELIMIT_PRIV_LEAVE();
+        NOTE(j, !COUNTERS_EXACT || latest >= seat.now);
+    }
+}
+
+static void no_time_of_a_forgotten_key_is_lost(void)
+{
+    static unsigned char memory[RATELIMIT_TABLE_BYTES(PLACES / 2)];
+    static job j;
+    ratelimit_table_options options;
+    ratelimit_table *t = NULL;
+    memset(&options, 0, sizeof options);
+    options.seed[0] = 1;
+    CHECK(ratelimit_table_init(&t, memory, sizeof memory, &options) == RATELIMIT_OK);
+    crew(&j, forget_keys, t);
+}
+
 static void every_key_forgotten_by_a_full_table_is_counted(void)
 {
     static const ratelimit_full policies[] = {RATELIMIT_EVICT, RATELIMIT_EVICT_LAST_SEEN};
@@ -1296,6 +1328,7 @@ int main(int argc, char **argv)
     RUN(a_batch_beside_single_takes_is_exact);
     RUN(reservations_of_many_threads_stand_one_interval_apart);
     RUN(never_more_permits_are_held_than_allowed);
+    RUN(no_time_of_a_forgotten_key_is_lost);
     RUN(every_key_forgotten_by_a_full_table_is_counted);
     RUN(a_full_table_that_inherits_gives_no_key_more_than_its_limit);
     RUN(a_full_table_that_refuses_counts_every_refusal);
