@@ -1801,6 +1801,25 @@ static void a_batch_of_each_answers_as_single_calls_do(void)
     CHECK(memcmp(arena(0), arena(2), 640) == 0);
 }
 
+static void a_batch_with_a_key_of_no_bytes_or_nowhere_decides_the_others(void)
+{
+    ratelimit_table *t = table_of_blocks(1, RATELIMIT_EVICT);
+    ratelimit_request req[4];
+    ratelimit_result res[4];
+    bool allowed[4];
+    size_t i;
+    for (i = 0; i < 4; i++)
+        req[i] = request(i < 2 ? "a" : "b", &hourly, 1);
+    req[0].key = NULL;
+    req[2].key_len = 0;
+    CHECK(!ratelimit_table_decide(t, req, res, 4, RATELIMIT_EACH, 0));
+    CHECK_U64(ratelimit_table_take_batch(t, req, allowed, 4, 2 * HOUR), 2);
+    for (i = 0; i < 4; i++) {
+        CHECK_U64(res[i].status, i % 2 ? OK : RATELIMIT_BAD_KEY);
+        CHECK(allowed[i] == (i % 2 == 1));
+    }
+}
+
 static ratelimit_request take_request(const char *key, uint64_t n)
 {
     return request(key, &per_second, n);
@@ -2938,6 +2957,7 @@ int main(int argc, char **argv)
     RUN(stats_tell_permits_from_keys_in_debt);
     RUN(the_step_that_is_forgiven_is_an_option);
     RUN(a_batch_of_each_answers_as_single_calls_do);
+    RUN(a_batch_with_a_key_of_no_bytes_or_nowhere_decides_the_others);
     RUN(a_batch_of_all_that_passes_charges_all);
     RUN(a_batch_of_all_that_is_refused_charges_none_and_says_who_and_how_long);
     RUN(the_same_key_twice_in_a_batch_is_charged_twice_or_not_at_all);
