@@ -4196,8 +4196,8 @@ static RATELIMIT_PRIV_INLINE bool ratelimit_priv_look_ahead(const ratelimit_tabl
         away[others] = i;
         others += !found;
     }
-    for (k = 0; takes && k < others; k++) {
-        ratelimit_priv_line *line = spot[away[k]].line;
+    for (i = 0; takes && i < others; i++) {
+        ratelimit_priv_line *line = spot[away[i]].line;
         ratelimit_priv_prefetch(ratelimit_priv_line_at(ratelimit_priv_block(t, line), line, 1));
     }
     for (k = 0; takes && k < others; k++)
