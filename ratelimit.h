@@ -126,12 +126,13 @@
    Clock. Any origin, ns, uint64_t; times are compared modulo 2^64, so a counter may pass its end.
    If now_ns is a little earlier than in another call, the debt is computed from the times as they
    are given, and times that go back and forth make no tokens. (A table forgets keys that are full.
-   A call with an earlier time then finds the key new, and full: it is decided at the latest time at
-   which a forgotten key was full.) If the debt is longer than the window by more than step_ns
-   (10 s), the clock was set back. Then the debt is set to the window. After
-   such a step a debt made on purpose, or a block, lasts at most twice as long as it did when the
-   bucket was last seen. So a key is usable again within one window, whatever the jump. Steps of
-   more than 146 years are not told from steps the other way.
+   A call with an earlier time then finds the key new: it is decided at the latest time at which a
+   forgotten key was full, and its waits are counted from its own time. What fills a bucket at once,
+   a refund or reset, also drops since when it is full.) If the debt is longer than the window by
+   more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After such a
+   step a debt made on purpose, or a block, lasts at most twice as long as it did when the bucket was
+   last seen. So a key is usable again within one window, whatever the jump. Steps of more than 146
+   years are not told from steps the other way.
 
    Seen. Each request but PEEK stores the power of two below the debt: that is how the bucket knows
    when it was last seen. Besides, a refusal writes only what it found changed: the limit, a clock
@@ -3769,7 +3770,7 @@ static void ratelimit_priv_forget(ratelimit_table *t, const ratelimit_priv_seat 
     full_ns = b->full_ns + ratelimit_priv_left(b, b->full_ns); /* to the end of its ns */
     do {
         is = ratelimit_priv_load64(&t->forgotten_ns);
-        if (seat->now - full_ns > t->step_ns || is - full_ns <= t->step_ns)
+        if (seat->now - full_ns > t->step_ns || (is && is - full_ns <= t->step_ns))
             return;
     } while (!ratelimit_priv_swap64(&t->forgotten_ns, is, full_ns));
 }
@@ -3817,15 +3818,27 @@ static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat
         seat->was.rest |= RATELIMIT_PRIV_ON_PURPOSE;
 }
 
+/* The answer to a call that comes late: its times are counted from the caller's time. */
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_answer_late(ratelimit_result *out, uint64_t late)
+{
+    if (out->retry_after_ns && out->retry_after_ns != RATELIMIT_FOREVER)
+        out->retry_after_ns += late;
+    out->reset_after_ns += out->reset_after_ns ? late : 0;
+    out->wait_ns += out->wait_ns ? late : 0;
+}
+
 /* Decides on a seat. *after is then the state to be stored. */
 static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *seat,
                                        const ratelimit_limit *l, uint64_t n, ratelimit_op op,
-                                       uint64_t max_wait_ns, ratelimit_bucket *after,
+                                       uint64_t max_wait_ns, uint64_t now, ratelimit_bucket *after,
                                        ratelimit_result *out)
 {
     bool allowed;
+    const uint64_t late = seat->now - now;
     if (ratelimit_priv_makes(op))
         ratelimit_priv_inherit(t, seat, l);
+    if (op == RATELIMIT_RESERVE)
+        max_wait_ns = max_wait_ns > late ? max_wait_ns - late : 0;
     *after = seat->was;
     allowed = ratelimit_priv_decide_op(after, l, n, op, max_wait_ns, seat->now, t->step_ns, out);
     if (seat->full && allowed && ratelimit_priv_makes(op)) {
@@ -3838,6 +3851,8 @@ static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *
             out->retry_after_ns = seat->least;
         }
     }
+    if (out && late)
+        ratelimit_priv_answer_late(out, late);
     if (!seat->there && (!allowed || op == RATELIMIT_PEEK))
         *after = seat->was; /* a newcomer that is refused takes nobody's place */
     return allowed;
@@ -3871,7 +3886,8 @@ ratelimit_priv_seat_op(ratelimit_table *t, uint64_t place, ratelimit_priv_seat *
         if (!probed)
             ratelimit_priv_probe(t, place, now, ratelimit_priv_makes(op), NULL, 0, seat);
         probed = false;
-        allowed = ratelimit_priv_decide_seat(t, seat, l, n, op, max_wait_ns, &after, out_or_null);
+        allowed =
+            ratelimit_priv_decide_seat(t, seat, l, n, op, max_wait_ns, now, &after, out_or_null);
     } while (!ratelimit_priv_keep(t, seat, &after));
     return allowed;
 }
@@ -4420,7 +4436,7 @@ static RATELIMIT_PRIV_NOINLINE bool ratelimit_priv_all(ratelimit_table *t,
             }
             if (!part[i].settled) {
                 (void)ratelimit_priv_decide_seat(t, &part[i].seat, req[i].limit, req[i].n,
-                                                 req[i].op, req[i].max_wait_ns, &part[i].after,
+                                                 req[i].op, req[i].max_wait_ns, now, &part[i].after,
                                                  &res[i]);
                 first->after = part[i].after;
             }
@@ -4617,11 +4633,13 @@ RATELIMIT_API ratelimit_status ratelimit_table_attach(ratelimit_table **out, voi
 
 /* ---- sweeping and counting */
 
-/* Reads a place as a seat of its own. False if it is empty. */
-static bool ratelimit_priv_read_seat(ratelimit_priv_line *line, uint32_t slot, uint64_t now,
+/* Reads the i-th place as a seat of its own. False if it is empty. */
+static bool ratelimit_priv_read_seat(const ratelimit_table *t, size_t i, uint64_t now,
                                      ratelimit_priv_seat *seat)
 {
-    seat->now = now;
+    ratelimit_priv_line *line = &ratelimit_priv_lines(t)[i / 3];
+    uint32_t slot = (uint32_t)(i % 3);
+    seat->now = ratelimit_priv_begin(t, now);
     do {
         seat->word = ratelimit_priv_load32(&line->lock);
         seat->line = seat->home = line;
@@ -4644,9 +4662,8 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
     for (i = 0; i < places; i++) {
         ratelimit_priv_seat seat;
         RATELIMIT_PRIV_ENTER();
-        while (ratelimit_priv_read_seat(&ratelimit_priv_lines(t)[i / 3], (uint32_t)(i % 3), now_ns,
-                                        &seat)) {
-            uint64_t left = ratelimit_priv_left(&seat.was, now_ns);
+        while (ratelimit_priv_read_seat(t, i, now_ns, &seat)) {
+            uint64_t left = ratelimit_priv_left(&seat.was, seat.now);
             uint32_t which = ratelimit_priv_class(seat.was.rest);
             if (left && (!idle_ns || which == RATELIMIT_PRIV_CLASS_BLOCK ||
                          which == RATELIMIT_PRIV_CLASS_PERMIT ||
@@ -4743,7 +4760,7 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
             }
             if (ratelimit_priv_permit_left(t, &seat.was, now_ns))
                 break;
-            out->expires_ns = after.full_ns = now_ns + ttl_ns;
+            out->expires_ns = after.full_ns = seat.now + ttl_ns;
             out->place = i;
             out->serial =
                 (uint32_t)(ratelimit_priv_bump(&t->permits, 1) & RATELIMIT_PRIV_PART_MASK);

@@ -2542,7 +2542,8 @@ static unsigned told(ratelimit_table *t, const ratelimit_limit *limit, int n, ui
 static void a_late_call_makes_no_tokens_of_a_forgotten_key(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
-    static const uint64_t origins[] = {0, SEC, 0 - 7 * MS, 0 - 3 * MS, UINT64_MAX / 2};
+    static const uint64_t origins[] = {0,           SEC,         0 - 7 * MS,    0 - 3 * MS,
+                                       0 - 11 * MS, 0 - 5 * SEC, UINT64_MAX / 2};
     size_t i;
     for (i = 0; i < sizeof origins / sizeof *origins; i++) {
         const uint64_t at = origins[i];
@@ -2688,6 +2689,73 @@ static void a_late_batch_gets_the_whole_burst_of_a_new_key(void)
     CHECK(ratelimit_table_decide(t, req, res, 3, RATELIMIT_ALL, 100 * SEC - 5 * MS));
     CHECK_U64(told(t, &limit, 20, 100 * SEC), 0);
     CHECK_U64(told(t, &limit, 20, 100 * SEC + 10 * MS), 10);
+}
+
+/* Another key's reading of the clock may be older still: that is no clock that was set back. */
+static void a_late_sweep_drops_no_later_time(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    CHECK(ratelimit_table_take(t, "old", 3, &limit, 1, 89 * SEC, NULL));
+    CHECK_U64(ratelimit_table_sweep(t, 95 * SEC, 0), 1);
+    CHECK_U64(begun_later(t, &limit, "new", 100 * SEC - 5 * MS), 5 * MS);
+}
+
+/* What is told counts from the caller's time: a call then passes, one a ns earlier does not. */
+static void a_late_call_is_told_waits_from_its_own_time(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    const uint64_t now_ns = 100 * SEC - 8 * MS;
+    ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    ratelimit_request req = request("charged", &limit, 20);
+    ratelimit_result r;
+    int policy;
+    req.op = RATELIMIT_CHARGE;
+    CHECK(ratelimit_table_decide_one(t, &req, now_ns, &r));
+    CHECK_U64(r.wait_ns, 19 * MS);
+    CHECK_U64(r.reset_after_ns, 28 * MS);
+    req = request("reserved", &limit, 10);
+    req.op = RATELIMIT_RESERVE;
+    CHECK(ratelimit_table_decide_one(t, &req, now_ns, &r));
+    CHECK_U64(r.wait_ns, 0);
+    req.n = 1;
+    req.max_wait_ns = 9 * MS - 1;
+    CHECK(!ratelimit_table_decide_one(t, &req, now_ns, &r));
+    CHECK_U64(r.status, RATELIMIT_TIMEOUT);
+    req.max_wait_ns = 9 * MS;
+    CHECK(ratelimit_table_decide_one(t, &req, now_ns, &r));
+    CHECK_U64(r.wait_ns, 9 * MS);
+    for (policy = RATELIMIT_INHERIT; policy <= (int)RATELIMIT_REFUSE; policy++) {
+        uint64_t k;
+        place("policy", 0, (size_t)policy);
+        t = table_of_blocks(1, (ratelimit_full)policy);
+        CHECK(ratelimit_table_take(t, "k", 1, &limit, 10, 100 * SEC - 10 * MS, NULL));
+        CHECK_U64(ratelimit_table_sweep(t, 100 * SEC, 0), 1);
+        for (k = 0; k < BLOCK_PLACES; k++)
+            CHECK(ratelimit_table_take(t, &k, sizeof k, &limit, 10, 100 * SEC, NULL));
+        CHECK(!ratelimit_table_take(t, "new", 3, &limit, 10, now_ns, &r));
+        CHECK_U64(r.retry_after_ns, 18 * MS);
+        CHECK(!ratelimit_table_take(t, "new", 3, &limit, 11, now_ns, &r));
+        CHECK(policy == RATELIMIT_REFUSE || r.retry_after_ns == RATELIMIT_FOREVER);
+        CHECK(!ratelimit_table_take(t, "new", 3, &limit, 10, now_ns + 18 * MS - 1, NULL));
+        CHECK(ratelimit_table_take(t, "new", 3, &limit, 10, now_ns + 18 * MS, NULL));
+    }
+    place_end();
+}
+
+/* A newcomer that comes late is decided at a later time: permits that end before that are free. */
+static void a_late_permit_is_given_once(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    uint64_t k, now_ns = 95 * SEC;
+    ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
+    ratelimit_permit p, none;
+    CHECK(ratelimit_table_acquire(t, "job", 3, 1, 3 * SEC, now_ns, &p));
+    CHECK_U64(p.expires_ns, 103 * SEC);
+    for (k = 0; k < BLOCK_PLACES; k++)
+        (void)ratelimit_table_take(t, &k, sizeof k, &limit, 1, now_ns, NULL);
+    CHECK(!ratelimit_table_acquire(t, "job", 3, 1, 3 * SEC, now_ns, &none));
+    CHECK_U64(ratelimit_table_release(t, "job", 3, &p, now_ns), OK);
 }
 
 /* One request, and a batch. */
@@ -2994,6 +3062,9 @@ int main(int argc, char **argv)
     RUN(a_late_call_makes_no_tokens_of_a_fraction);
     RUN(a_late_batch_gets_the_whole_burst_of_a_new_key);
     RUN(a_late_call_makes_no_tokens_of_a_key_that_was_replaced);
+    RUN(a_late_sweep_drops_no_later_time);
+    RUN(a_late_call_is_told_waits_from_its_own_time);
+    RUN(a_late_permit_is_given_once);
     RUN(permits_are_counted_as_a_list_would);
     RUN(bad_arguments_acquire_nothing);
     RUN(as_many_permits_are_held_as_can_be_asked_for);
