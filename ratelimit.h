@@ -129,10 +129,10 @@
    A call with an earlier time then finds the key new: it is decided at the latest time at which a
    forgotten key was full, and its waits are counted from its own time. What fills a bucket at once,
    a refund or reset, also drops since when it is full.) If the debt is longer than the window by
-   more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After such a
-   step a debt made on purpose, or a block, lasts at most twice as long as it did when the bucket was
-   last seen. So a key is usable again within one window, whatever the jump. Steps of more than 146
-   years are not told from steps the other way.
+   more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After such
+   a step a debt made on purpose, or a block, lasts at most twice as long as it did when the bucket
+   was last seen. So a key is usable again within one window, whatever the jump. Steps of more than
+   146 years are not told from steps the other way.
 
    Seen. Each request but PEEK stores the power of two below the debt: that is how the bucket knows
    when it was last seen. Besides, a refusal writes only what it found changed: the limit, a clock
