@@ -127,12 +127,14 @@
    If now_ns is a little earlier than in another call, the debt is computed from the times as they
    are given, and times that go back and forth make no tokens. (A table forgets keys that are full.
    A call with an earlier time then finds the key new: it is decided at the latest time at which a
-   forgotten key was full, and its waits are counted from its own time. What fills a bucket at once,
-   a refund or reset, also drops since when it is full.) If the debt is longer than the window by
-   more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After such
-   a step a debt made on purpose, or a block, lasts at most twice as long as it did when the bucket
-   was last seen. So a key is usable again within one window, whatever the jump. Steps of more than
-   146 years are not told from steps the other way.
+   forgotten key became full, and told waits from its own time. So the first take of a new key
+   passes; the next ones may wait until the clock has reached that time. What fills a bucket at
+   once, a refund or reset, also drops since when it is full.) If the debt is longer than the window
+   by more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After
+   such a step a debt made on purpose, or a block, lasts at most twice as long as it did when the
+   bucket was last seen. So a key is usable again within one window, whatever the jump; a clock that
+   was set back by less is waited for. Steps of more than 146 years are not told from steps the
+   other way.
 
    Seen. Each request but PEEK stores the power of two below the debt: that is how the bucket knows
    when it was last seen. Besides, a refusal writes only what it found changed: the limit, a clock
@@ -3165,12 +3167,13 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
       do one kind of harm: two threads, the slow one and another, may each find a place for one key:
       then that key can use one burst more. tests/test_threads.c and tests/test_processes.c try that
       with SIGSTOP.
-   5. Who forgets a key that is full first notes since when it is, in the head: a new key never
-      begins before that. So a call that comes late, with a time at which its key was not full yet,
-      makes no second burst out of it (ratelimit_priv_begin).
+   5. Before a full key is forgotten, the time at which it became full is noted in the head. A new
+      key never begins before that time. So a call that comes late, with a time at which its key was
+      not full yet, makes no second burst out of it (ratelimit_priv_begin).
    6. Where the chip has no 64-bit compare-and-swap there are no quick takes, and a bucket is only
       written under the lock of its line. A holder that was stopped between two stores for longer
-      than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile.
+      than RATELIMIT_TAKEOVER_MS may then undo what others charged meanwhile. No time is noted, and
+      a late call to a key that was forgotten is decided at its own time.
 
    Why that is enough, where it is not plain:
 
@@ -3214,7 +3217,7 @@ struct ratelimit_table {
     uint64_t check; /* hash of all above */
     uint64_t evicted, refused;
     uint64_t permits;      /* that were ever given */
-    uint64_t forgotten_ns; /* the latest time at which a key that was forgotten was full; 0: none */
+    uint64_t forgotten_ns; /* when the last one of the forgotten keys became full; 0: none */
     uint64_t unused[2];
 };
 
@@ -3464,10 +3467,10 @@ typedef struct ratelimit_priv_seat {
     uint32_t slot, tag, old_tag;
     bool there;             /* the entry is there, and this is its place */
     bool full;              /* it is not, and there is no room for it */
-    uint64_t now;           /* when it is decided on: later than asked for a late newcomer */
+    uint64_t now;           /* of the decision: for a new key of a late call later than asked */
     ratelimit_bucket was;   /* what a decision begins with: its state, or a newcomer's */
     ratelimit_bucket in_it; /* what the place holds */
-    uint64_t least;         /* not there: ns until the first place is free: this one, if not full */
+    uint64_t least;         /* not there: ns until the first place is free, this one if not full */
 } ratelimit_priv_seat;
 
 /* ns since the bucket was seen, at least. */
@@ -3561,14 +3564,13 @@ ratelimit_priv_first(const ratelimit_table *t, ratelimit_priv_line *block,
 }
 
 /* Gives a seat the place of a new key. */
-static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_choose(const ratelimit_table *t,
+static RATELIMIT_PRIV_NOINLINE void ratelimit_priv_choose(const ratelimit_table *t, uint64_t now,
                                                           ratelimit_priv_seat *seat,
                                                           const ratelimit_priv_seat *seats,
                                                           size_t count)
 {
     ratelimit_priv_line *block = ratelimit_priv_block(t, seat->home);
     const bool last_seen = t->when_full == RATELIMIT_EVICT_LAST_SEEN;
-    const uint64_t now = seat->now;
     ratelimit_bucket *b;
     uint64_t best, left;
     size_t i;
@@ -3634,7 +3636,7 @@ static bool ratelimit_priv_probe_new(const ratelimit_table *t, uint64_t now, boo
     seat->was = none;
     seat->now = ratelimit_priv_begin(t, now);
     if (make) {
-        ratelimit_priv_choose(t, seat, seats, count);
+        ratelimit_priv_choose(t, now, seat, seats, count);
         if (!seat->full && ratelimit_priv_odd(&seat->line->lock, seat->word))
             return false;
     }
@@ -3761,18 +3763,26 @@ static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_pri
         ratelimit_priv_bump(&t->evicted, 1);
 }
 
-/* A key is full, and is to be forgotten: keeps since when it is full, for calls that come late.
- * This comes first, so whoever does not find the key finds the time. */
+/* A full key is about to be forgotten: notes the time at which it became full. This comes first, so
+ * whoever does not find the key finds the time. A time that was noted stays if it is later, and by
+ * step_ns ahead of now at most: else the clock was set back. A key that has been full for longer
+ * than step_ns is of no interest: no call is that late. */
 static void ratelimit_priv_forget(ratelimit_table *t, const ratelimit_priv_seat *seat)
 {
+#  if RATELIMIT_PRIV_QUICK
     const ratelimit_bucket *b = &seat->in_it;
-    uint64_t full_ns, is;
-    full_ns = b->full_ns + ratelimit_priv_left(b, b->full_ns); /* to the end of its ns */
+    /* a fraction counts as a whole ns; a block ends before its key is full */
+    const uint64_t full_ns = b->full_ns + ratelimit_priv_left(b, b->full_ns);
+    const uint64_t since = seat->now - full_ns;
+    uint64_t is;
     do {
         is = ratelimit_priv_load64(&t->forgotten_ns);
-        if (seat->now - full_ns > t->step_ns || (is && is - full_ns <= t->step_ns))
+        if (since > t->step_ns || (is && is - full_ns <= since + t->step_ns))
             return;
-    } while (!ratelimit_priv_swap64(&t->forgotten_ns, is, full_ns));
+    } while (!ratelimit_priv_swap64(&t->forgotten_ns, is, full_ns)); /* 0, an empty place: none */
+#  else
+    (void)t, (void)seat; /* two halves under no lock would be a time that never was */
+#  endif
 }
 
 /* Makes `after` the state of the entry. False: something changed since the probe. */
@@ -3806,13 +3816,13 @@ static bool ratelimit_priv_makes(ratelimit_op op)
 
 /* A newcomer's first state: full, or under INHERIT the debt of the place it gets, as a time. */
 static void ratelimit_priv_inherit(const ratelimit_table *t, ratelimit_priv_seat *seat,
-                                   const ratelimit_limit *l)
+                                   const ratelimit_limit *l, uint64_t now)
 {
     uint64_t left =
         seat->full || t->when_full != RATELIMIT_INHERIT ? 0 : ratelimit_priv_displaced(seat);
     if (!left)
         return;
-    seat->was.full_ns = seat->now + left;
+    seat->was.full_ns = now + left;
     seat->was.rest = l->state | ratelimit_priv_seen_bits(left);
     if (left > l->window_ns)
         seat->was.rest |= RATELIMIT_PRIV_ON_PURPOSE;
@@ -3836,11 +3846,13 @@ static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *
     bool allowed;
     const uint64_t late = seat->now - now;
     if (ratelimit_priv_makes(op))
-        ratelimit_priv_inherit(t, seat, l);
+        ratelimit_priv_inherit(t, seat, l, now);
     if (op == RATELIMIT_RESERVE)
         max_wait_ns = max_wait_ns > late ? max_wait_ns - late : 0;
     *after = seat->was;
     allowed = ratelimit_priv_decide_op(after, l, n, op, max_wait_ns, seat->now, t->step_ns, out);
+    if (out && late)
+        ratelimit_priv_answer_late(out, late);
     if (seat->full && allowed && ratelimit_priv_makes(op)) {
         if (op != RATELIMIT_PEEK)
             ratelimit_priv_bump(&t->refused, 1);
@@ -3851,8 +3863,6 @@ static bool ratelimit_priv_decide_seat(ratelimit_table *t, ratelimit_priv_seat *
             out->retry_after_ns = seat->least;
         }
     }
-    if (out && late)
-        ratelimit_priv_answer_late(out, late);
     if (!seat->there && (!allowed || op == RATELIMIT_PEEK))
         *after = seat->was; /* a newcomer that is refused takes nobody's place */
     return allowed;
@@ -4634,12 +4644,10 @@ RATELIMIT_API ratelimit_status ratelimit_table_attach(ratelimit_table **out, voi
 /* ---- sweeping and counting */
 
 /* Reads the i-th place as a seat of its own. False if it is empty. */
-static bool ratelimit_priv_read_seat(const ratelimit_table *t, size_t i, uint64_t now,
-                                     ratelimit_priv_seat *seat)
+static bool ratelimit_priv_read_seat(const ratelimit_table *t, size_t i, ratelimit_priv_seat *seat)
 {
     ratelimit_priv_line *line = &ratelimit_priv_lines(t)[i / 3];
     uint32_t slot = (uint32_t)(i % 3);
-    seat->now = ratelimit_priv_begin(t, now);
     do {
         seat->word = ratelimit_priv_load32(&line->lock);
         seat->line = seat->home = line;
@@ -4662,9 +4670,10 @@ RATELIMIT_API size_t ratelimit_table_sweep(ratelimit_table *t, uint64_t now_ns, 
     for (i = 0; i < places; i++) {
         ratelimit_priv_seat seat;
         RATELIMIT_PRIV_ENTER();
-        while (ratelimit_priv_read_seat(t, i, now_ns, &seat)) {
-            uint64_t left = ratelimit_priv_left(&seat.was, seat.now);
+        while (ratelimit_priv_read_seat(t, i, &seat)) {
+            uint64_t left = ratelimit_priv_left(&seat.was, now_ns);
             uint32_t which = ratelimit_priv_class(seat.was.rest);
+            seat.now = now_ns;
             if (left && (!idle_ns || which == RATELIMIT_PRIV_CLASS_BLOCK ||
                          which == RATELIMIT_PRIV_CLASS_PERMIT ||
                          ratelimit_priv_idle(&seat.was, left) <= idle_ns))
@@ -4760,7 +4769,7 @@ RATELIMIT_API bool ratelimit_table_acquire(ratelimit_table *t, const void *key, 
             }
             if (ratelimit_priv_permit_left(t, &seat.was, now_ns))
                 break;
-            out->expires_ns = after.full_ns = seat.now + ttl_ns;
+            out->expires_ns = after.full_ns = now_ns + ttl_ns;
             out->place = i;
             out->serial =
                 (uint32_t)(ratelimit_priv_bump(&t->permits, 1) & RATELIMIT_PRIV_PART_MASK);
@@ -5393,6 +5402,8 @@ static void ratelimit_priv_warm(ratelimit_table *t, const ratelimit_request *q,
                  (owed > share->window_ns ? RATELIMIT_PRIV_ON_PURPOSE : 0);
     do {
         ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, now, true, NULL, 0, &seat);
+        if (ratelimit_priv_ahead(seat.now, after.full_ns)) /* a late call */
+            after.full_ns = seat.now;
         if (ratelimit_priv_left(&seat.was, now) >= owed ||
             ratelimit_priv_class(seat.was.rest) == RATELIMIT_PRIV_CLASS_BLOCK)
             return;

@@ -164,11 +164,18 @@ static bool work_bucket(stage *s, const limits *l, unsigned id, uint64_t now)
     return allowed;
 }
 
+/* Without a 64-bit swap no time of a forgotten key is kept: what a call is allowed whose time is
+ * over by now is not counted. */
+static bool counts(const stage *s, uint64_t now)
+{
+    return RATELIMIT_PRIV_QUICK || get(&s->now) == now;
+}
+
 static bool work_crowd(stage *s, ratelimit_table *t, const limits *l, unsigned id, uint64_t now)
 {
     uint16_t key = (uint16_t)check_below(CROWD);
     bool allowed = ratelimit_table_take(t, &key, sizeof key, &l->crowd, 1, now, NULL);
-    if (allowed)
+    if (allowed && counts(s, now))
         add(&s->crowd_tokens[id][key], 1);
     return allowed;
 }
@@ -186,7 +193,7 @@ static bool work_keys(stage *s, ratelimit_table *t, const limits *l, unsigned id
         q[i] = request(&key[i], &l->key, RATELIMIT_TAKE, 1);
     ratelimit_table_decide(t, q, r, count, mode, now);
     for (i = 0; i < count; i++) {
-        if (r[i].allowed)
+        if (r[i].allowed && counts(s, now))
             add(&s->tokens[id][key[i]], 1);
         NOTE(s, r[i].burst == l->key.burst && r[i].remaining <= l->key.burst);
         NOTE(s, r[i].allowed ? r[i].status == RATELIMIT_OK : mode || r[i].retry_after_ns);
