@@ -411,7 +411,9 @@ typedef struct ratelimit_request {
 
 /* RATELIMIT_REQUEST  An initialiser of a ratelimit_request that takes n tokens, in C and C++:
  *
- *     ratelimit_request req = RATELIMIT_REQUEST(&player_id, sizeof player_id, &packets, 1); */
+ *     ratelimit_request req = RATELIMIT_REQUEST(&player_id, sizeof player_id, &packets, 1);
+ *
+ * In C++ a variable n must be unsigned: check that a signed length is not negative, and cast it. */
 #  define RATELIMIT_REQUEST(key, key_len, limit, n)                                                \
     {                                                                                              \
       key, key_len, limit, n, RATELIMIT_TAKE, 0                                                    \

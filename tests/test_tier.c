@@ -1250,6 +1250,27 @@ static void an_outage_passes_no_more_than_it_is_said_to(void)
         }
 }
 
+#if RATELIMIT_PRIV_QUICK
+/* A call that comes late: other keys were forgotten at a later time, perhaps this one, too. */
+static void a_local_bucket_that_starts_from_a_refusal_begins_no_earlier_than_any_other(void)
+{
+    const ratelimit_limit tenth = ratelimit_limit_make(10, SEC, 10);
+    int late;
+    for (late = 0; late < 2; late++) {
+        fresh(0);
+        tiers[0].nodes = 1;
+        CHECK(take_of(0, &tenth, 10).allowed);
+        CHECK(!take_of(0, &tenth, 1).allowed);
+        if (late)
+            tiers[0].table->forgotten_ns = now_ns + 5 * SEC;
+        far_fails = true;
+        now_ns += SEC / 2;
+        CHECK(take_of(0, &tenth, 1).source == LOCAL);
+        CHECK(take_of(0, &tenth, 1).allowed == !late);
+    }
+}
+#endif
+
 static void a_blocked_key_is_blocked_on_local_buckets_if_that_is_known(void)
 {
     fresh(0);
@@ -1912,6 +1933,9 @@ int main(int argc, char **argv)
     RUN(a_wait_on_a_local_bucket_can_be_cancelled);
     RUN(local_buckets_share_the_limit_and_start_from_what_is_known);
     RUN(an_outage_passes_no_more_than_it_is_said_to);
+#if RATELIMIT_PRIV_QUICK
+    RUN(a_local_bucket_that_starts_from_a_refusal_begins_no_earlier_than_any_other);
+#endif
     RUN(a_blocked_key_is_blocked_on_local_buckets_if_that_is_known);
     RUN(a_key_that_is_used_up_owes_its_share_and_no_more);
     RUN(more_than_a_share_is_refused_but_not_for_ever);
