@@ -2628,7 +2628,7 @@ static void a_clock_that_was_set_back_is_no_late_call(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
     ratelimit_table *t = forgetful(&limit, 100 * SEC, 0, 0);
-    uint64_t step;
+    uint64_t step_ns;
     CHECK_U64(begun_later(t, &limit, "a", 90 * SEC), 10 * SEC);
     CHECK_U64(begun_later(t, &limit, "b", 90 * SEC - 1), 0);
     CHECK(ratelimit_table_take(t, "c", 1, &limit, 1, 90 * SEC - 1, NULL));
@@ -2639,10 +2639,10 @@ static void a_clock_that_was_set_back_is_no_late_call(void)
     CHECK_U64(begun_later(t, &limit, "d", 50 * SEC), 10 * MS);
     CHECK_U64(begun_later(t, &limit, "e", 90 * SEC), 0);
     /* the table's own step_ns */
-    for (step = 7 * MS; step < 7 * MS + 2; step++) {
-        t = forgetful(&limit, 100 * SEC, 0, step);
-        CHECK_U64(begun_later(t, &limit, "a", 100 * SEC - step), step);
-        CHECK_U64(begun_later(t, &limit, "b", 100 * SEC - step - 1), 0);
+    for (step_ns = 7 * MS; step_ns < 7 * MS + 2; step_ns++) {
+        t = forgetful(&limit, 100 * SEC, 0, step_ns);
+        CHECK_U64(begun_later(t, &limit, "a", 100 * SEC - step_ns), step_ns);
+        CHECK_U64(begun_later(t, &limit, "b", 100 * SEC - step_ns - 1), 0);
     }
     t = forgetful(&limit, 100 * SEC, 0, RATELIMIT_FOREVER);
     CHECK_U64(begun_later(t, &limit, "a", 10 * SEC), 90 * SEC);
