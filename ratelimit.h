@@ -3766,9 +3766,9 @@ static void ratelimit_priv_count_evicted(ratelimit_table *t, const ratelimit_pri
 }
 
 /* A full key is about to be forgotten: notes the time at which it became full. This comes first, so
- * whoever does not find the key finds the time. A time that was noted stays if it is later, and by
- * step_ns ahead of now at most: else the clock was set back. A key that has been full for longer
- * than step_ns is of no interest: no call is that late. */
+ * a call that does not find the key finds the time. A noted time stays if it is later, and ahead of
+ * now by step_ns at most: else the clock was set back. A key that has been full for longer than
+ * step_ns is of no interest: no call is that late. */
 static void ratelimit_priv_forget(ratelimit_table *t, const ratelimit_priv_seat *seat)
 {
 #  if RATELIMIT_PRIV_QUICK

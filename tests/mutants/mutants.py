@@ -18,9 +18,9 @@ A mutant is the header with one change in the section that begins with the comme
 
 In strings of the section "scripts" the same is done to Lua. The tests of the section (see SECTIONS) are built with the
 mutant and run, the quick ones first, until one fails, crashes, or takes ten times longer than without the change: the
-mutant is caught. (Where there is tcc, it builds the quickest one first: most mutants are caught in a fifth of a second.) A mutant that does not compile is none. A mutant from which the compiler makes the same programs is
-none either: it lies in code that no test here compiles, or changes nothing. What is equal to the original for another
-reason is explained in equal.txt:
+mutant is caught. Where there is tcc, it builds the quickest one first. A mutant that does not compile is none. A mutant
+from which the compiler makes the same programs is none either: it lies in code that no test here compiles, or changes
+nothing. What is equal to the original for another reason is explained in equal.txt:
 
     equal
     - the line as it stands in the header
@@ -57,9 +57,11 @@ SECTIONS = {
     "scripts": ("ratelimit_redis.h", "redis/vectors_redis redis/test_store redis/test_locks"),
     "fixture": ("fixture.h", "fixture"),
 }
-# These take so long that they pay for being optimised.
+# These take long: before the first one it is asked whether the compiler makes the same programs.
 LONG = ("test_tier test_reported vectors test_model test_interleavings test_interleavings_32 test_threads test_lock "
         "test_processes").split()
+# These pay for being optimised.
+OPTIMISED = LONG + ["test_table"]
 QUICK = "known_answers"
 # In these no clock but the test's own runs: once failed is caught. Others must fail twice.
 SURE = "fixture known_answers test_limit test_arithmetic test_ticks test_table test_borders test_top vectors".split()
@@ -267,11 +269,14 @@ class Bench:
     def program(self, test):
         return os.path.join(self.own(), os.path.basename(test))
 
-    def build(self, test, text):
+    def put(self, text):
         with open(os.path.join(self.own(), self.file), "w", encoding="utf-8") as file:
             file.write(text)
+
+    def build(self, test, text):
+        self.put(text)
         libraries = ["-lhiredis"] if test.startswith("redis/") else []
-        return self.compile("-O1" if test in LONG or test == "test_table" else "-O0",
+        return self.compile("-O1" if test in OPTIMISED else "-O0",
                             ["-I" + self.tests_folder, "-I" + self.tests_folder + "/redis",
                              os.path.join(self.tests_folder, test + ".c"), "-o", self.program(test)], libraries)
 
@@ -281,8 +286,7 @@ class Bench:
                               stderr=subprocess.DEVNULL).returncode == 0
 
     def quick_catches(self, text):
-        with open(os.path.join(self.own(), self.file), "w", encoding="utf-8") as file:
-            file.write(text)
+        self.put(text)
         made = subprocess.run(["tcc", "-w", "-DRATELIMIT_NO_THREADS", "-I.", "-I" + self.tests_folder, "-I" + self.root,
                                os.path.join(self.tests_folder, QUICK + ".c"), "-o", self.program(QUICK)],
                               cwd=self.own(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
@@ -317,8 +321,7 @@ class Bench:
                        "extern void hold(void);\nextern void leave(void);\n",
                        "#undef __GCC_ATOMIC_LLONG_LOCK_FREE\n#define __GCC_ATOMIC_LLONG_LOCK_FREE 1\n"):
             folder = self.own()
-            with open(os.path.join(folder, self.file), "w", encoding="utf-8") as file:
-                file.write(text)
+            self.put(text)
             with open(os.path.join(folder, "same.c"), "w", encoding="utf-8") as file:
                 file.write("%s#define RATELIMIT_IMPLEMENTATION\n#include \"ratelimit.h\"\n" % before)
             made = self.compile("-O2", ["-c", "same.c", "-o", "same.o"], [])
