@@ -128,13 +128,12 @@
    are given, and times that go back and forth make no tokens. (A table forgets keys that are full.
    A call with an earlier time then finds the key new: it is decided at the latest time at which a
    forgotten key became full, and told waits from its own time. So the first take of a new key
-   passes; the next ones may wait until the clock has reached that time. What fills a bucket at
-   once, a refund or reset, also drops since when it is full.) If the debt is longer than the window
-   by more than step_ns (10 s), the clock was set back. Then the debt is set to the window. After
-   such a step a debt made on purpose, or a block, lasts at most twice as long as it did when the
-   bucket was last seen. So a key is usable again within one window, whatever the jump; a clock that
-   was set back by less is waited for. Steps of more than 146 years are not told from steps the
-   other way.
+   passes; the next ones may wait until the clock has reached that time. After a reset nothing is
+   known of earlier times.) If the debt is longer than the window by more than step_ns (10 s), the
+   clock was set back. Then the debt is set to the window. After such a step a debt made on purpose,
+   or a block, lasts at most twice as long as it did when the bucket was last seen. So a key is
+   usable again within one window, whatever the jump; a clock that was set back by less is waited
+   for. Steps of more than 146 years are not told from steps the other way.
 
    Seen. Each request but PEEK stores the power of two below the debt: that is how the bucket knows
    when it was last seen. Besides, a refusal writes only what it found changed: the limit, a clock
@@ -2667,7 +2666,7 @@ static void ratelimit_priv_save(const ratelimit_priv_step *s, const ratelimit_li
         b->full_ns = s->now + s->block;
         b->rest = after | ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_BLOCK);
         seen = s->block;
-    } else if (s->debt.ns == 0 && s->debt.part == 0) {
+    } else if (s->to_end && s->debt.ns == 0 && s->debt.part == 0) {
         b->full_ns = b->rest = 0;
         return;
     } else {
@@ -2690,7 +2689,7 @@ static uint64_t ratelimit_priv_give(ratelimit_priv_step *s, ratelimit_priv_span 
         n = ratelimit_priv_count(s->l, back);
     }
     s->debt = ratelimit_priv_minus(s->debt, back, s->l->parts);
-    s->dirty = true;
+    s->dirty = s->dirty || back.ns || back.part;
     return n;
 }
 
@@ -2789,7 +2788,9 @@ static bool ratelimit_priv_decide_op(ratelimit_bucket *b, const ratelimit_limit 
     /* The new state. Also a refusal notes when the bucket was seen. */
     if (taken)
         s.debt = ratelimit_priv_plus(s.debt, s.cost, l->parts);
-    if (taken || (s.dirty && op != RATELIMIT_PEEK))
+    if (op == RATELIMIT_RESET)
+        b->full_ns = b->rest = 0;
+    else if (taken || (s.dirty && op != RATELIMIT_PEEK))
         ratelimit_priv_save(&s, l, b);
     else if (b->rest && op != RATELIMIT_PEEK)
         b->rest =

@@ -1167,7 +1167,7 @@ static const char *const ratelimit_priv_redis_script[RATELIMIT_PRIV_REDIS_SCRIPT
     "if b == a and g == f then\n"
     "  return reply\n"
     "end\n"
-    "if b == 0 and g == 0 then\n"
+    "if b == 0 and g == 0 and period > 0 then\n"
     "  redis.call('DEL', KEYS[1])\n"
     "  return reply\n"
     "end\n"

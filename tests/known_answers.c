@@ -23,9 +23,9 @@ int putchar(int byte);
 static const struct {
     uint32_t decisions;
     uint64_t digest;
-} known[] = {{1000, UINT64_C(0x390b53d8e0dcbd3f)},
-             {10000, UINT64_C(0x6326148d8fa7b282)},
-             {100000, UINT64_C(0xe32b44841b27d6bc)}};
+} known[] = {{1000, UINT64_C(0x38038fea6b88bf09)},
+             {10000, UINT64_C(0x3ccd2509fa4223ae)},
+             {100000, UINT64_C(0x5faa90fc7cc30179)}};
 
 enum { KNOWN = sizeof known / sizeof known[0], BUCKETS = 8, TABLES = 4, BATCH = 4, RULES = 3 };
 

@@ -619,7 +619,7 @@ static inline void model_give(model_step *s, ratelimit_result *res, wide back)
 {
     back = wide_min(back, s->debt);
     s->debt = wide_sub(s->debt, back);
-    s->moved = true;
+    s->moved = s->moved || !wide_zero(back);
     res->taken = wide_u64(wide_floor(back, s->limit->interval));
 }
 
@@ -765,7 +765,8 @@ static inline void model_keep(const model_step *s, model_state *state, bool done
         return;
     if (s->moved) {
         state->blocked = s->blocked;
-        state->kept = s->blocked || !wide_zero(s->debt);
+        state->kept = s->blocked || !wide_zero(s->debt) ||
+                      (s->req->op != RATELIMIT_RESET && limit->kind != MODEL_WINDOW);
         state->purpose = (s->purpose || (into_debt && done)) && wide_less(limit->window, s->debt);
         state->full = model_later(limit, s->from, s->debt);
     }
@@ -1154,7 +1155,7 @@ static inline bool model_judge_bounds(model_key *work, const model_limit *limit,
 {
     model_key before = *work;
     ratelimit_result a, b;
-    bool gives = req->op == RATELIMIT_REFUND || req->op == RATELIMIT_CANCEL;
+    bool cancels = req->op == RATELIMIT_CANCEL, takes = req->op != RATELIMIT_REFUND;
     bool gave, moved = model_run(limit, &work->low, req, now_ns, &a, NULL);
     moved = model_run(limit, &work->high, req, now_ns, &b, NULL) || moved;
     if (got->wait_ns > a.wait_ns &&
@@ -1162,7 +1163,8 @@ static inline bool model_judge_bounds(model_key *work, const model_limit *limit,
         b.wait_ns = req->max_wait_ns;
     model_compare_outcome(got, &a, &b, why, why_bytes);
     gave = model_moves(&before.low, &work->low) != model_moves(&before.high, &work->high);
-    if (gives ? gave : a.status != b.status || a.taken != b.taken) { /* got says which one it was */
+    if (cancels ? gave
+                : a.status != b.status || (takes && a.taken != b.taken)) { /* got says which */
         *work = before;
         moved = model_run(limit, &work->low, req, now_ns, &a, got);
         moved = model_run(limit, &work->high, req, now_ns, &b, got) || moved;

@@ -694,6 +694,33 @@ static void a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust(void)
     CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
 }
 
+/* A bucket that a refund fills is full from then on: a call at an earlier time gets only what was
+ * there then. */
+static void what_fills_a_bucket_keeps_since_when_it_is_full(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1000, SEC, 10);
+    static const uint64_t at[] = {10 * MS, 9 * MS + MS / 2, 12 * MS};
+    size_t i;
+    for (i = 0; i < 3; i++) {
+        ratelimit_request take = request_of(&limit, RATELIMIT_TAKE, 1);
+        ratelimit_request refund = request_of(&limit, RATELIMIT_REFUND, 1);
+        ratelimit_table *t = small_table(0);
+        ratelimit_bucket b = {0, 0};
+        unsigned k, of_bucket = 0, of_table = 0;
+        for (k = 0; k < 60; k++) {
+            uint64_t now_ns = k < 20 ? 0 : k < 40 ? 5 * MS : 10 * MS;
+            if (k == 20) {
+                CHECK(ratelimit_bucket_decide(&b, &refund, at[i], NULL));
+                CHECK(ratelimit_table_decide_one(t, &refund, at[i], NULL));
+            }
+            of_bucket += ratelimit_bucket_decide(&b, &take, now_ns, NULL);
+            of_table += ratelimit_table_decide_one(t, &take, now_ns, NULL);
+        }
+        CHECK_U64(of_bucket, 20);
+        CHECK_U64(of_table, 20);
+    }
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -715,6 +742,7 @@ int main(int argc, char **argv)
     RUN(a_debt_of_2_to_the_40_ns_is_none_of_0);
     RUN(a_bucket_that_is_full_this_very_ns_owes_nothing_under_another_limit);
     RUN(up_to_2_to_the_62_tokens_spent_stay_spent);
+    RUN(what_fills_a_bucket_keeps_since_when_it_is_full);
     RUN(half_a_token_above_65536_is_not_forgotten);
     RUN(another_burst_leaves_half_a_token_as_it_was);
     RUN(part_of_a_token_is_rounded_up_never_down);
