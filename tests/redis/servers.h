@@ -183,6 +183,50 @@ static inline ratelimit_redis_options sentinel_options(void)
     return options;
 }
 
+/* The value of a field of what SENTINEL MASTER says, "" if there is none. */
+static inline const char *said_of_master(const redisReply *reply, const char *field)
+{
+    size_t i;
+    for (i = 0; reply && i + 1 < reply->elements; i += 2)
+        if (strcmp(reply->element[i]->str, field) == 0)
+            return reply->element[i + 1]->str;
+    return "";
+}
+
+/* The port of the master that so many of the three name, none of them at work on a failover; 0 if
+ * they do not. */
+static inline int master_of(int so_many)
+{
+    int told[3], i;
+    for (i = 0; i < 3; i++) {
+        redisReply *reply = server_ask(sentinels[i], "SENTINEL MASTER limits");
+        bool sound = strcmp(said_of_master(reply, "flags"), "master") == 0;
+        told[i] = sound ? atoi(said_of_master(reply, "port")) : 0;
+        freeReplyObject(reply);
+    }
+    for (i = 0; i < 3; i++) {
+        int same = (told[0] == told[i]) + (told[1] == told[i]) + (told[2] == told[i]);
+        if (told[i] && same >= so_many)
+            return told[i];
+    }
+    return 0;
+}
+
+/* Waits until a failover has ended everywhere; the port of the master. A sentinel whose new master
+ * dies before its failover has ended stays in that failover for ever. And on a machine at work one
+ * may miss the end of a failover, and name the old master for ever: after 30 s two are enough. */
+static inline int wait_for_end_of_failover(void)
+{
+    int i, port = 0;
+    for (i = 0; i < 5000 && port == 0; i++) {
+        port = master_of(i < 1500 ? 3 : 2);
+        if (port == 0)
+            server_sleep_ms(20);
+    }
+    CHECK(port != 0);
+    return port;
+}
+
 /* Where the sentinels say the master is, 0 if they say nothing. */
 static inline int master_now(int sentinel)
 {

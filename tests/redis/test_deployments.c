@@ -118,7 +118,7 @@ static void a_failover_under_load_is_followed(void)
     options.cool_down_ms = 100;
     r = server_open(&options);
     CHECK(server_take(r, "busy", &hourly, 1).allowed);
-    until = ratelimit_clock_ns() + 20 * RATELIMIT_SECOND;
+    until = ratelimit_clock_ns() + 100 * RATELIMIT_SECOND;
     for (i = 0; i < THREADS; i++) {
         memset(&t[i], 0, sizeof t[i]);
         t[i].store = ratelimit_redis_store(r);
@@ -172,6 +172,7 @@ static void a_master_that_hands_over_is_left(void)
         server_sleep_ms(20);
     }
     CHECK(ready);
+    CHECK(wait_for_end_of_failover() == old);
     r = server_open(&options);
     CHECK(server_take(r, "handed", &hourly, 1).allowed);
     for (i = 0, ready = false; i < 500 && !ready; i++) {

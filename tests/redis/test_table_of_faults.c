@@ -390,18 +390,19 @@ static void both_sides_answer(void)
 /* It comes back as a replica. */
 static void failed_over(void)
 {
-    uint64_t until = ratelimit_clock_ns() + PATIENCE_MS * RATELIMIT_MILLISECOND;
-    int port = master_now(sentinels[1]), i, next;
+    uint64_t until;
+    int port = wait_for_end_of_failover(), i, next;
     for (i = 0; i < 2 && lookout_port[i] != port; i++)
         continue;
     if (port == to_master.port)
         i = 0;
     end_server(lookout_pid[i]);
-    while ((next = master_now(sentinels[1])) == port && ratelimit_clock_ns() < until)
+    until = ratelimit_clock_ns() + PATIENCE_MS * RATELIMIT_MILLISECOND;
+    do {
         server_sleep_ms(10);
-    CHECK(next != port);
-    if (next == port)
-        return;
+        next = master_of(2);
+    } while ((next == 0 || next == port) && ratelimit_clock_ns() < until);
+    CHECK(next != 0 && next != port);
     start_lookout(i, next);
     wait_until(is_synced, lookout_port[i], PATIENCE_MS);
 }
