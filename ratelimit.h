@@ -3142,6 +3142,32 @@ RATELIMIT_API bool ratelimit_bucket_take_shared(ratelimit_bucket *b, const ratel
    place whose bucket is full again is as good as empty: that is what lets the table forget without
    harm.
 
+       line 3 of a block                              place of "alice" under a limit
+       +------+-----+-----+-----+                     hash(key) ^ scope x constant
+       | lock | tag | tag | tag |   16 bytes              upper half x lines / 2^32: home line 3
+       +------+-----+-----+-----+                         lower half: tag
+       | full_ns    | rest      |   16 bytes each
+       | full_ns    | rest      |
+       | full_ns    | rest      |
+       +------------+-----------+
+
+   The two ways of a call:
+
+       ratelimit_table_take, _take_hash, _take_batch
+         priv_take_at           the place
+         priv_take_place        is the tag in the home line?
+           priv_take_there      yes: the quick rule, one swap of full_ns, one look at the lock
+           priv_take_away       no: the same in another line of the block, or it is a new key
+       all else, and what the quick way leaves open: priv_seat_op, until it succeeds:
+         priv_probe             where the key is, or which place it gets, and the lock words
+         priv_decide_seat       the decision, on a copy of the bucket: nothing is written yet
+         priv_keep              stores the copy: nothing changed, only `seen` did, or a commit
+           priv_commit          locks; notes what is forgotten; full_ns, rest, tag; unlocks
+
+   So a take of a known key writes 8 bytes, and one that is refused writes none. A take of alice
+   that finds bob's commit under way in her line goes the general way: it waits until the lock word
+   is even, reads everything again, and decides on what bob left.
+
    The protocol. Everybody changes full_ns by a compare-and-swap from the value that the decision
    was based on, with or without a lock. So no charge is ever overwritten.
 

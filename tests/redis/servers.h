@@ -8,6 +8,9 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#if defined(__linux__)
+#  include <sys/prctl.h>
+#endif
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -84,6 +87,9 @@ static inline pid_t start_at(int port, const char *settings, bool sentinel)
     children[at] = fork();
     if (children[at] == 0) {
         int null = open("/dev/null", O_RDWR);
+#if defined(__linux__)
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* it ends with a test that is killed, too */
+#endif
         dup2(null, 0);
         dup2(null, 1);
         dup2(null, 2);
