@@ -78,6 +78,7 @@ enum {
     FULL = 4,   /* the table refuses; all keys together: a place holds one burst */
     ROOM = 16,  /* CROWD, but one place is free */
     DEBT = 32,  /* tokens may be taken that are not there */
+    PAIR = 128, /* CROWD, but two places are free, and C has another home line */
     LOSES = 64, /* who is killed while it frees a bucket may lose what was charged meanwhile */
     FORGETS = 8 /* keys in debt may be forgotten: no law for each key */
 };
@@ -453,15 +454,17 @@ static void list_outcomes(const scenario *s, unsigned at[3])
     memcpy(arena.byte, before, sizeof before);
 }
 
-/* A key with the same home line as A, B and C. */
-static uint32_t key_after(uint32_t key)
+/* A key with this home line; with a permit: that of its first permit, too. */
+static uint32_t key_after(uint32_t key, unsigned line, bool permit)
 {
+    const ratelimit_priv_line *home = ratelimit_priv_lines(table) + line;
     uint64_t hash;
     do {
         key++;
         hash = ratelimit_table_hash(table, &key, sizeof key);
-    } while (ratelimit_priv_home(table, ratelimit_priv_place(hash, limits[0].scope)) !=
-             ratelimit_priv_lines(table) + 2);
+    } while (ratelimit_priv_home(table, ratelimit_priv_place(hash, limits[0].scope)) != home ||
+             (permit && ratelimit_priv_home(table, ratelimit_priv_permit_place(
+                                                       table, &key, sizeof key, 0)) != home));
     return key;
 }
 
@@ -489,19 +492,20 @@ static void start(const scenario *s)
     CHECK(ratelimit_table_init(&table, arena.byte, RATELIMIT_TABLE_BYTES(12), &options) ==
           RATELIMIT_OK);
     for (i = 0; i < KEYS; i++)
-        keys[i] = key_after(i ? keys[i - 1] : 0);
+        keys[i] = key_after(i ? keys[i - 1] : 0, i == C && (s->flags & PAIR) ? 3 : 2,
+                            i == A && has_permits(s));
     memset(permits, 0, sizeof permits);
     memset(&judge, 0, sizeof judge);
     memset(answers, 0, sizeof answers);
     for (i = 0; i < 4 && s->before[i].what; i++)
         if (s->before[i].what == OCCUPY)
-            fill(occupier = key_after(occupier), s->before[i].n);
+            fill(occupier = key_after(occupier, 2, false), s->before[i].n);
         else
             act_out(&s->before[i], MOST_THREADS, &answers[MOST_THREADS][0]);
-    if (s->flags & (CROWD | ROOM))
+    if (s->flags & (CROWD | ROOM | PAIR))
         for (;; filler++) {
             ratelimit_table_stats(table, NOW, &counts);
-            if (counts.keys == (s->flags & ROOM ? PLACES - 1 : PLACES))
+            if (counts.keys == PLACES - (s->flags & ROOM ? 1u : s->flags & PAIR ? 2u : 0u))
                 break;
             fill(filler, BURST);
         }
@@ -704,6 +708,11 @@ static void keys_that_are_new(void)
          EXACT,
          RATELIMIT_EVICT,
          {OP(TAKE, A)},
+         {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, C, 3)}}},
+        {"two places: new, another new",
+         EXACT | PAIR | FORGETS, /* a killed one leaves no room for all three */
+         RATELIMIT_EVICT,
+         {OP_N(TAKE, A, 4)},
          {{OP_N(TAKE, B, 3)}, {OP_N(TAKE, C, 3)}}},
         {"two programs of new and take",
          EXACT,
@@ -915,6 +924,11 @@ static void all_or_none(void)
          RATELIMIT_EVICT,
          {OP_N(TAKE, A, 3), OP_N(TAKE, B, 3)},
          {{OP_ALL_LIMIT(A, B, 2)}, {OP(TAKE, B)}}},
+        {"all of a new key, the same new later",
+         CROWD | FORGETS, /* the law grows with time; two places would be seen */
+         RATELIMIT_REFUSE,
+         {OP_N(TAKE, A, 2), OP_N(OCCUPY, A, 4), OP_N(OCCUPY, A, 4), OP_N(TAKE, C, 1)},
+         {{{ALL, B, 1, 0, B, SEC}}, {OP_AFTER(TAKE, B, 3, LATER)}}},
         {"inherit: all of two new keys, victim",
          FULL | CROWD,
          RATELIMIT_INHERIT,

@@ -12,8 +12,10 @@
 #define RATELIMIT_TAKEOVER_MS                                                                      \
   1 /* damaged lines look like held ones: don't wait long for the dead */
 static unsigned long sleeps;
+static void (*while_asleep)(void); /* what others do meanwhile */
 #define RATELIMIT_SLEEP_MS(ms)                                                                     \
-  ((void)__atomic_fetch_add(&sleeps, (ms), __ATOMIC_RELAXED), (void)usleep((ms)*1000))
+  ((void)__atomic_fetch_add(&sleeps, (ms), __ATOMIC_RELAXED), (void)usleep((ms)*1000),             \
+   while_asleep ? while_asleep() : (void)0)
 #define getrandom system_random
 #define RATELIMIT_IMPLEMENTATION
 #include "ratelimit.h"
@@ -525,6 +527,37 @@ static void a_few_held_locks_are_left_to_those_who_hold_them(void)
     for (i = 0; i < 8; i++)
         CHECK_U64(lines_of(t)[100 * i].lock, 1);
     CHECK_U64(sleeps, 0);
+}
+
+static line *watched;
+
+static void the_living_go_on(void)
+{
+    uint32_t word = watched[45].lock;
+    watched[300].lock += 2;
+    watched[45].lock = watched[301].lock; /* no sum of words tells that from before */
+    watched[301].lock = word;
+    while_asleep = NULL;
+}
+
+/* Lines are looked at in 256 groups, every 256th line in one: where one of them has moved, all of
+ * the group are left. */
+static void locks_that_live_processes_hold_are_left(void)
+{
+    ratelimit_table *t = table_of_blocks(100, RATELIMIT_EVICT);
+    uint32_t i;
+    for (i = 0; i < 800; i++)
+        lines_of(t)[i].lock = 2 * i + 1;
+    lines_of(t)[46].lock = 4; /* free */
+    watched = lines_of(t);
+    while_asleep = the_living_go_on;
+    CHECK_U64(ratelimit_table_attach(&t, arena(0), ARENA_BYTES), OK);
+    for (i = 0; i < 800; i++) {
+        uint32_t now = i == 300 ? 603 : i == 45 ? 603 : i == 301 ? 91 : 2 * i + 1;
+        if (i != 46 && i % 256 != 44 && i % 256 != 45)
+            now++;
+        CHECK_U64(lines_of(t)[i].lock, i == 46 ? 4 : now);
+    }
 }
 
 /* Tags that meet, locks that are free, buckets at random: what a damaged file more likely looks
@@ -2978,6 +3011,7 @@ int main(int argc, char **argv)
     RUN(damaged_lines_crash_nothing);
     RUN(a_table_full_of_held_locks_costs_one_takeover);
     RUN(a_few_held_locks_are_left_to_those_who_hold_them);
+    RUN(locks_that_live_processes_hold_are_left);
     RUN(damaged_buckets_under_right_tags_crash_nothing);
     RUN(a_key_with_two_places_goes_on_with_one);
     RUN_THREADED(a_lock_left_by_the_dead_is_taken_over);

@@ -51,7 +51,8 @@ SECTIONS = {
     "bucket": ("ratelimit.h", "known_answers test_limit test_stolen test_borders test_limiter test_arithmetic "
                "test_interleavings test_reported vectors test_model test_interleavings_32 test_threads test_lock"),
     "table": ("ratelimit.h", "known_answers test_stolen test_borders test_table test_top test_reported test_cas_held "
-              "test_interleavings test_model vectors test_interleavings_32 test_threads test_lock test_processes"),
+              "test_interleavings test_model vectors test_interleavings_32 test_threads test_lock test_processes "
+              "test_table+sanitizers"),
     "tier": ("ratelimit.h", "known_answers test_borders test_tier test_limiter test_reported test_cas_held "
              "test_model test_threads"),
     "scripts": ("ratelimit_redis.h", "redis/vectors_redis redis/test_store redis/test_locks"),
@@ -276,9 +277,11 @@ class Bench:
     def build(self, test, text):
         self.put(text)
         libraries = ["-lhiredis"] if test.startswith("redis/") else []
+        name, _, sanitizers = test.partition("+")
+        more = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if sanitizers else []
         return self.compile("-O1" if test in OPTIMISED else "-O0",
-                            ["-I" + self.tests_folder, "-I" + self.tests_folder + "/redis",
-                             os.path.join(self.tests_folder, test + ".c"), "-o", self.program(test)], libraries)
+                            more + ["-I" + self.tests_folder, "-I" + self.tests_folder + "/redis",
+                                    os.path.join(self.tests_folder, name + ".c"), "-o", self.program(test)], libraries)
 
     def compile(self, level, rest, libraries):
         command = os.environ.get("CC", "gcc").split() + ["-std=c99", level, "-w", "-pthread", "-I."] + rest + libraries
