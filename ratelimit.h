@@ -6355,7 +6355,11 @@ static ratelimit_status ratelimit_priv_load_line(ratelimit_priv_loading *g, cons
             word = false;
     } while (word);
     if (status == RATELIMIT_SYNTAX || !ratelimit_priv_at_end(&t))
-        return RATELIMIT_PRIV_WRONG(g, t.at, RATELIMIT_SYNTAX, "not a limit");
+        return RATELIMIT_PRIV_WRONG(
+            g, t.at, RATELIMIT_SYNTAX,
+            status != RATELIMIT_SYNTAX && ratelimit_priv_is_blank(t.at[-1])
+                ? "not a word that may follow here: burst N, window, then shadow, closed or open"
+                : "not a limit");
     if (status != RATELIMIT_OK)
         return RATELIMIT_PRIV_WRONG(g, wrong, status, "a number that does not fit");
     return ratelimit_priv_add_rule(g, name, &x);

@@ -197,6 +197,29 @@ static void a_wrong_text_says_where_and_leaves_everything_as_it_was(void)
     }
 }
 
+static void a_wrong_word_is_not_called_a_wrong_limit(void)
+{
+    static const char word[] =
+        "not a word that may follow here: burst N, window, then shadow, closed or open";
+    static const struct {
+        const char *text, *what;
+    } rows[] = {
+        {"a 1/s shadw", word},         {"a 1/s burst 2 closed slow", word},
+        {"a 1/s shadow window", word}, {"a 0/s shadw", word},
+        {"a 1/x", "not a limit"},      {"a 1/sx", "not a limit"},
+        {"a shadow", "not a limit"},   {"a 1/s burst x", "not a limit"},
+        {"a 1 / s", "not a limit"},
+    };
+    size_t i;
+    for (i = 0; i < COUNT(rows); i++) {
+        ratelimit_fault fault = {0, 0, ""};
+        fresh("");
+        CHECK(ratelimit_rules_load(rules, rows[i].text, strlen(rows[i].text), &fault) ==
+              RATELIMIT_SYNTAX);
+        CHECK_TEXT(fault.what, rows[i].what);
+    }
+}
+
 static void a_right_text_has_no_fault(void)
 {
     ratelimit_fault fault = {99, 99, NULL};
@@ -1178,6 +1201,7 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     RUN(rules_are_read_from_lines_with_comments_blanks_and_crlf);
     RUN(a_wrong_text_says_where_and_leaves_everything_as_it_was);
+    RUN(a_wrong_word_is_not_called_a_wrong_limit);
     RUN(a_right_text_has_no_fault);
     RUN(nuls_are_faults_outside_of_comments);
     RUN(a_name_of_63_bytes_is_the_longest);
