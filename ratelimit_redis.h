@@ -51,7 +51,11 @@
            char why[256];
            ratelimit_redis *redis =
                ratelimit_redis_open_url("redis://127.0.0.1:6379", NULL, &status);
-           if (!redis || ratelimit_init(&limiter, ratelimit_redis_store(redis)) != RATELIMIT_OK)
+           if (!redis) {
+               puts(ratelimit_status_text(status));
+               return 1;
+           }
+           if (ratelimit_init(&limiter, ratelimit_redis_store(redis)) != RATELIMIT_OK)
                return 1;
            if (ratelimit_redis_ping(redis) != RATELIMIT_OK)
                puts(ratelimit_redis_error(redis, why, sizeof why));
@@ -205,6 +209,7 @@
 
        static void ready(evutil_socket_t fd, short what, void *self)
        {
+           (void)self;
            ratelimit_redis_async_ready(a, fd, (what & EV_READ ? RATELIMIT_REDIS_READ : 0) |
                                               (what & EV_WRITE ? RATELIMIT_REDIS_WRITE : 0));
        }
