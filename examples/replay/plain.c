@@ -18,8 +18,8 @@ const char *parse_plain(text line, parts *p)
         return epoch ? "it begins with a digit, but not with a time in seconds or ms since 1970"
                      : "its time is not of RFC 3339 (2026-03-03T14:00:07Z), or out of range";
     if (rest.len && !is_blank(rest.at[0]))
-        return epoch ? "it begins with a number, but not with a time in seconds or ms since 1970 "
-                       "and a blank"
+        return epoch ? "it begins with a number: if that is a time in seconds or ms since 1970, a "
+                       "blank and the key should follow"
                      : "after the time there should be a blank and the key";
     p->form = FORM_PLAIN;
     p->any_client = true;

@@ -66,7 +66,10 @@ const char *trouble(const run *r, long_text *more)
     const input *in = &r->in;
     more->at[0] = 0;
     if (r->requests == 0 && in->bad_lines) {
-        append(more, "no line could be read as a request with a key by %s", key_label(r->opt).at);
+        append(more,
+               "no line could be read as a request with a key by %s; any log can be written as "
+               "lines of TIME KEY",
+               key_label(r->opt).at);
         return "NOTHING READ";
     }
     if (r->requests == 0 && in->left_out) {

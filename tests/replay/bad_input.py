@@ -31,6 +31,12 @@ def each_kind_of_bad_line_is_bad():
         assert (s["requests"], s["bad_lines"], s["first_bad_line"]) == (0, 1, 1), (line, s)
 
 
+def a_number_that_is_no_time_is_not_called_one():
+    for line in '10.0.0.1 - - "GET / HTTP/1.1" 200', "03/Mar/2026:14:00:01 10.0.0.1 GET /", "1772546400,10.0.0.1":
+        reason = failed("--limit", "9/s", stdin=line + "\n")["inputs"][0]["reason"]
+        assert reason.startswith("it begins with a number: if that is a time"), (line, reason)
+
+
 def what_is_not_needed_may_be_missing():
     cut = COMBINED[:60]
     assert summary("--limit", "9/s", stdin=cut)["requests"] == 1
@@ -41,7 +47,7 @@ def what_is_not_needed_may_be_missing():
 
 def a_log_of_bad_lines_only_says_so():
     code, out, _ = run("--limit", "9/s", stdin="nonsense\n" * 7)
-    assert code == 1 and out.startswith(b"NOTHING READ: no line could be read as a request with a key by address\n"), out
+    assert code == 1 and out.startswith(b"NOTHING READ: no line could be read as a request with a key by address; "), out
     assert re.search(rb"bad lines +7 +the first is line 1: ", out)
     for more in ["--json"], ["--decisions"], ["--as", "nginx"]:
         code, _, err = run("--limit", "9/s", *more, stdin="nonsense\n")
