@@ -4027,7 +4027,7 @@ static bool ratelimit_priv_redis_is_block(const ratelimit_bucket *b)
     return b->rest && ratelimit_priv_class(b->rest) == RATELIMIT_PRIV_CLASS_BLOCK;
 }
 
-/* The state of b, saved at now under l. Returns its length, 0 for a full bucket. */
+/* The state of b, saved at now under l. Returns its length, 0 for none. */
 static size_t ratelimit_priv_redis_encode(const ratelimit_bucket *b, const ratelimit_limit *l,
                                           uint64_t now, unsigned char *state)
 {
