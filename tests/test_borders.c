@@ -649,6 +649,32 @@ static void a_place_that_got_another_key_gets_no_second_one(void)
     CHECK_U64(seat.line->tag[seat.slot], seat.tag);
 }
 
+#  if RATELIMIT_PRIV_ATOMIC64
+/* A lease serves by one swap of rest, without the lock: was the place the same entry's then? */
+static void tokens_of_a_lease_are_another_entrys_if_its_line_has_moved(void)
+{
+    static const struct {
+        uint32_t lock, tag; /* what is added to them */
+        uint64_t full_ns;
+        bool served;
+    } rows[] = {{0, 0, 0, true}, {2, 0, 0, true}, {2, 1, 0, false}, {2, 0, 1, false}};
+    size_t i;
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ratelimit_priv_seat seat;
+        ratelimit_bucket *b, after;
+        begin_commit(&seat);
+        b = &seat.line->bucket[seat.slot];
+        *b = seat.was = ratelimit_priv_lease_of(&seat, 0, 5, 7, SEC, 0);
+        after = seat.was;
+        after.rest--;
+        seat.line->lock = seat.word + rows[i].lock;
+        seat.line->tag[seat.slot] += rows[i].tag;
+        b->full_ns += rows[i].full_ns;
+        CHECK(ratelimit_priv_lease_serve(NULL, &seat, &after) == rows[i].served);
+    }
+}
+#  endif
+
 static void who_waited_for_a_lock_looks_again(void)
 {
     uint32_t lock = 3;
@@ -672,6 +698,89 @@ static void what_a_store_told_is_rounded_by_a_256th_of_the_burst(void)
     }
 }
 
+static void a_lease_is_a_percentage_of_the_burst(void)
+{
+    static const struct {
+        uint64_t burst;
+        uint32_t percent;
+        uint64_t size;
+    } rows[] = {{199, 1, 0},
+                {200, 1, 2},
+                {199, 99, 197},
+                {1, 100, 0},
+                {2, 100, 2},
+                {2, 99, 0},
+                {150, 100, 150},
+                {150, 101, 150},
+                {150, 4000, 150},
+                {1048575, 100, 1048575},
+                {1048576, 100, 1048575}};
+    ratelimit_limit window = ratelimit_window_make(1000, SEC);
+    ratelimit_tier tier;
+    size_t i;
+    memset(&tier, 0, sizeof tier);
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ratelimit_limit limit = ratelimit_limit_make(1, SEC, rows[i].burst);
+        tier.lease_percent = rows[i].percent;
+        CHECK_U64(ratelimit_priv_lease_size(&tier, &limit), rows[i].size);
+    }
+    CHECK_U64(ratelimit_priv_lease_size(&tier, &window), 0);
+}
+
+/* So an answer that was under way is not taken for one about this lease. */
+static void a_lease_differs_from_what_it_replaces(void)
+{
+    ratelimit_priv_seat seat, none;
+    ratelimit_bucket first, refusal = {9, 77};
+    uint32_t i;
+    refusal.rest |= ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_REFUSAL);
+    memset(&none, 0, sizeof none);
+    seat = none;
+    for (i = 0; i < 4097; i++) {
+        ratelimit_bucket b = ratelimit_priv_lease_of(&seat, 0, 5, 7, SEC, 9);
+        CHECK(b.rest != seat.was.rest);
+        CHECK(ratelimit_priv_note(&b) != ratelimit_priv_note(&seat.was));
+        CHECK_U64(b.rest & RATELIMIT_PRIV_LEASE_LEFT, 5);
+        CHECK_U64((b.rest & RATELIMIT_PRIV_LEASE_TURN) >> 20, i % 4096);
+        seat.there = true;
+        seat.was = b;
+    }
+    first = ratelimit_priv_lease_of(&none, 0, 5, 7, SEC, 9);
+    seat.was = refusal; /* in its place for a moment */
+    CHECK(ratelimit_priv_lease_of(&seat, 0, 5, 7, SEC, 9).rest != first.rest);
+    CHECK_U64(ratelimit_priv_lease_of(&none, 0, 1 << 20, 256, SEC, 9).rest,
+              ratelimit_priv_lease_of(&none, 0, (1 << 20) - 1, 255, SEC, 9).rest);
+}
+
+/* What serving changes does not count, all else does; and no entry has the note of none. */
+static void a_note_is_of_an_entry_as_it_was_made(void)
+{
+    ratelimit_priv_seat none;
+    ratelimit_bucket lease, other, refusal = {123456789, 77};
+    uint32_t note, bit;
+    memset(&none, 0, sizeof none);
+    lease = other = ratelimit_priv_lease_of(&none, 0, 5, 7, SEC, 9);
+    note = ratelimit_priv_note(&lease);
+    CHECK_U64(note & 1, 1);
+    other.rest ^= RATELIMIT_PRIV_LEASE_LEFT | UINT64_C(63) << RATELIMIT_PRIV_SEEN_SHIFT;
+    CHECK_U64(ratelimit_priv_note(&other), note);
+    for (bit = 20; bit < RATELIMIT_PRIV_SEEN_SHIFT; bit++) {
+        other = lease;
+        other.rest ^= UINT64_C(1) << bit;
+        CHECK(ratelimit_priv_note(&other) != note);
+    }
+    refusal.rest |= ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_REFUSAL);
+    note = ratelimit_priv_note(&refusal);
+    for (bit = 0; bit < RATELIMIT_PRIV_SEEN_SHIFT; bit++) {
+        other = refusal;
+        other.rest ^= UINT64_C(1) << bit;
+        CHECK(ratelimit_priv_note(&other) != note);
+        other = refusal;
+        other.full_ns ^= UINT64_C(1) << bit;
+        CHECK(ratelimit_priv_note(&other) != note);
+    }
+}
+
 /* F - T is 2^40 + 2^14 + 1 ns: in units of 2^15 ns, 2^14 - 1 too much. */
 static void a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust(void)
 {
@@ -692,6 +801,28 @@ static void a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust(void)
     CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
     told.reset_after_ns = told.retry_after_ns = FOREVER;
     CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
+}
+
+/* A window refused 5 tokens and told nothing of what remains: up to 4 the store is asked. */
+static void a_refusal_of_a_window_knows_how_many_are_too_many(void)
+{
+    const ratelimit_limit limit = ratelimit_window_make(10, HOUR);
+    ratelimit_tier tier;
+    ratelimit_result told, out;
+    uint64_t n;
+    memset(&tier, 0, sizeof tier);
+    memset(&told, 0, sizeof told);
+    told.status = RATELIMIT_DENIED;
+    told.retry_after_ns = told.reset_after_ns = SEC / 2;
+    for (told.remaining = 0; told.remaining < 5; told.remaining += 3) {
+        ratelimit_bucket b = ratelimit_priv_refusal_of(&tier, &limit, 5, &told, 0);
+        for (n = 1; n <= 10; n++) {
+            bool refuses = n > (told.remaining ? told.remaining : 4);
+            CHECK(ratelimit_priv_refusal_answer(&b, &limit, n, 0, &out) == refuses);
+            if (refuses)
+                CHECK_U64(out.remaining, told.remaining);
+        }
+    }
 }
 
 /* A bucket that a refund fills is full from then on: a call at an earlier time gets only what was
@@ -762,9 +893,16 @@ int main(int argc, char **argv)
     RUN(a_commit_that_a_quick_take_overtook_stores_nothing);
     RUN(a_commit_whose_lock_was_taken_over_puts_nothing_back);
     RUN(a_place_that_got_another_key_gets_no_second_one);
+#  if RATELIMIT_PRIV_ATOMIC64
+    RUN(tokens_of_a_lease_are_another_entrys_if_its_line_has_moved);
+#  endif
     RUN(who_waited_for_a_lock_looks_again);
 #endif
     RUN(what_a_store_told_is_rounded_by_a_256th_of_the_burst);
+    RUN(a_lease_is_a_percentage_of_the_burst);
+    RUN(a_lease_differs_from_what_it_replaces);
+    RUN(a_note_is_of_an_entry_as_it_was_made);
+    RUN(a_refusal_of_a_window_knows_how_many_are_too_many);
     RUN(a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust);
     return check_end();
 }

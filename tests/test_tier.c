@@ -1716,6 +1716,28 @@ static void an_entry_takes_the_place_of_no_debt_under_inherit(void)
     CHECK_U64(passed, 0);
 }
 
+/* In a table full of debts a lease finds a place under EVICT, and none under INHERIT. */
+static void a_lease_takes_the_place_of_a_debt_only_if_that_may_be_forgotten(void)
+{
+    static unsigned char little[RATELIMIT_TABLE_BYTES(12)]; /* 24 places */
+    ratelimit_table_options options = {{3, 4}, RATELIMIT_EVICT, RATELIMIT_HASH_SIP, 0};
+    char key[2] = "a";
+    int i;
+    for (i = 0; i < 2; i++) {
+        options.when_full = i ? RATELIMIT_INHERIT : RATELIMIT_EVICT;
+        fresh(50);
+        tiers[0].nodes = 1;
+        if (ratelimit_table_init(&tiers[0].table, little, sizeof little, &options) != OK)
+            exit(2);
+        far_fails = true;
+        for (key[0] = 'a'; key[0] != 'a' + 30; key[0]++)
+            (void)op_of(0, key, &hourly, RATELIMIT_TAKE, 10);
+        far_fails = false;
+        CHECK_U64(heat(0, &ten), 2);
+        CHECK((take_of(0, &ten, 1).source == LEASED) == (i == 0));
+    }
+}
+
 enum { THREADS = 4 };
 static uint64_t threads_taken;
 
@@ -1954,6 +1976,7 @@ int main(int argc, char **argv)
     RUN(times_near_the_top_are_times_like_any_other);
     RUN(a_small_table_costs_calls_and_no_wrong_answer);
     RUN(an_entry_takes_the_place_of_no_debt_under_inherit);
+    RUN(a_lease_takes_the_place_of_a_debt_only_if_that_may_be_forgotten);
     RUN(threads_serve_each_token_once);
     RUN(threads_that_end_leases_mint_nothing);
     RUN(threads_are_counted_while_the_store_fails_at_times);
