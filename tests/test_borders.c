@@ -727,6 +727,25 @@ static void a_lease_is_a_percentage_of_the_burst(void)
     CHECK_U64(ratelimit_priv_lease_size(&tier, &window), 0);
 }
 
+static void a_lease_tells_what_the_store_told_and_what_it_has_left(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 100);
+    ratelimit_priv_seat none;
+    ratelimit_result out;
+    uint64_t told;
+    memset(&none, 0, sizeof none);
+    for (told = 0; told <= 100; told += 20) {
+        uint64_t remaining = told + 30 < 100 ? told + 30 : 100;
+        ratelimit_bucket b = ratelimit_priv_lease_of(&none, 0, 30, told, SEC, 0);
+        ratelimit_priv_lease_answer(&limit, b.rest, 2, &out);
+        CHECK(out.allowed && out.status == RATELIMIT_OK && out.source == RATELIMIT_FROM_LEASE);
+        CHECK_U64(out.burst, 100);
+        CHECK_U64(out.taken, 2);
+        CHECK_U64(out.remaining, remaining);
+        CHECK_U64(out.reset_after_ns, (100 - remaining) * SEC);
+    }
+}
+
 /* So an answer that was under way is not taken for one about this lease. */
 static void a_lease_differs_from_what_it_replaces(void)
 {
@@ -797,6 +816,10 @@ static void a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust(void)
     b = ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0);
     CHECK_U64(b.full_ns, SEC - (UINT64_C(1) << 14) + 1);
     CHECK_U64(ratelimit_priv_owed(&b, 0), SEC + over);
+    told.reset_after_ns = told.retry_after_ns = SEC + 5;
+    b = ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0);
+    CHECK_U64(b.full_ns, SEC);
+    CHECK_U64(ratelimit_priv_owed(&b, 0), SEC + 5);
     told.reset_after_ns = told.retry_after_ns = RATELIMIT_PRIV_MAX; /* 2^62 and above: not kept */
     CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
     told.reset_after_ns = told.retry_after_ns = FOREVER;
@@ -900,6 +923,7 @@ int main(int argc, char **argv)
 #endif
     RUN(what_a_store_told_is_rounded_by_a_256th_of_the_burst);
     RUN(a_lease_is_a_percentage_of_the_burst);
+    RUN(a_lease_tells_what_the_store_told_and_what_it_has_left);
     RUN(a_lease_differs_from_what_it_replaces);
     RUN(a_note_is_of_an_entry_as_it_was_made);
     RUN(a_refusal_of_a_window_knows_how_many_are_too_many);
