@@ -826,6 +826,45 @@ static void a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust(void)
     CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
 }
 
+/* T is too early by less than the unit of m; where it would be over at once nothing is kept. */
+static void a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(1, HOUR, 1);
+    static const struct {
+        uint64_t trust, over, early; /* early 0: exact; UINT64_MAX: not kept */
+    } rows[] = {
+        {SEC, 0, 0},
+        {SEC, 1, 0},
+        {SEC, (UINT64_C(1) << 26) - 1, 0},
+        {SEC, UINT64_C(1) << 26, 0},
+        {SEC, (UINT64_C(1) << 26) + 1, 1},
+        {SEC, (UINT64_C(1) << 27) - 1, 1},
+        {SEC, (UINT64_C(1) << 27) + 1, 3},
+        {1, (UINT64_C(1) << 26) + 1, UINT64_MAX},
+        {2, (UINT64_C(1) << 26) + 1, 1},
+        {10 * SEC, (UINT64_C(1) << 56) + 1, (UINT64_C(1) << 31) - 1},
+        {10 * SEC, (UINT64_C(1) << 57) - 1, 1},
+        {10 * SEC, UINT64_C(1) << 57, UINT64_MAX},
+    };
+    size_t i;
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ratelimit_tier tier;
+        ratelimit_result told;
+        ratelimit_bucket b;
+        memset(&tier, 0, sizeof tier);
+        memset(&told, 0, sizeof told);
+        tier.trust_ns = rows[i].trust;
+        told.status = RATELIMIT_DENIED;
+        told.reset_after_ns = told.retry_after_ns = rows[i].trust + rows[i].over;
+        b = ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 5);
+        CHECK((b.rest == 0) == (rows[i].early == UINT64_MAX));
+        if (b.rest) {
+            CHECK_U64(b.full_ns, 5 + rows[i].trust - rows[i].early);
+            CHECK_U64(ratelimit_priv_owed(&b, 5), rows[i].trust + rows[i].over);
+        }
+    }
+}
+
 /* A window refused 5 tokens and told nothing of what remains: up to 4 the store is asked. */
 static void a_refusal_of_a_window_knows_how_many_are_too_many(void)
 {
@@ -839,12 +878,16 @@ static void a_refusal_of_a_window_knows_how_many_are_too_many(void)
     told.retry_after_ns = told.reset_after_ns = SEC / 2;
     for (told.remaining = 0; told.remaining < 5; told.remaining += 3) {
         ratelimit_bucket b = ratelimit_priv_refusal_of(&tier, &limit, 5, &told, 0);
-        for (n = 1; n <= 10; n++) {
+        for (n = 1; n <= 10; n++) { /* the burst */
             bool refuses = n > (told.remaining ? told.remaining : 4);
             CHECK(ratelimit_priv_refusal_answer(&b, &limit, n, 0, &out) == refuses);
             if (refuses)
                 CHECK_U64(out.remaining, told.remaining);
         }
+    }
+    for (told.remaining = 254; told.remaining < 258; told.remaining++) {
+        ratelimit_bucket b = ratelimit_priv_refusal_of(&tier, &limit, 300, &told, 0);
+        CHECK((b.rest != 0) == (told.remaining < 256));
     }
 }
 
@@ -926,6 +969,7 @@ int main(int argc, char **argv)
     RUN(a_lease_tells_what_the_store_told_and_what_it_has_left);
     RUN(a_lease_differs_from_what_it_replaces);
     RUN(a_note_is_of_an_entry_as_it_was_made);
+    RUN(a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less);
     RUN(a_refusal_of_a_window_knows_how_many_are_too_many);
     RUN(a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust);
     return check_end();
