@@ -734,6 +734,11 @@ static void a_lease_tells_what_the_store_told_and_what_it_has_left(void)
     ratelimit_result out;
     uint64_t told;
     memset(&none, 0, sizeof none);
+    for (told = 253; told < 257; told++)
+        CHECK_U64(ratelimit_priv_lease_of(&none, 0, 1, told, SEC, 0).rest >>
+                          RATELIMIT_PRIV_TOLD_SHIFT &
+                      255,
+                  told < 255 ? told : 255);
     for (told = 0; told <= 100; told += 20) {
         uint64_t remaining = told + 30 < 100 ? told + 30 : 100;
         ratelimit_bucket b = ratelimit_priv_lease_of(&none, 0, 30, told, SEC, 0);
@@ -883,6 +888,8 @@ static void a_refusal_of_a_window_knows_how_many_are_too_many(void)
             CHECK(ratelimit_priv_refusal_answer(&b, &limit, n, 0, &out) == refuses);
             if (refuses)
                 CHECK_U64(out.remaining, told.remaining);
+            if (refuses)
+                CHECK_U64(out.burst, 10);
         }
     }
     for (told.remaining = 254; told.remaining < 258; told.remaining++) {
