@@ -751,6 +751,63 @@ static void a_lease_tells_what_the_store_told_and_what_it_has_left(void)
     }
 }
 
+/* The store's answer to who asked for a lease becomes the answer to the request. */
+static void an_answer_about_a_lease_becomes_one_about_the_request(void)
+{
+    static const struct {
+        uint64_t n, left, remaining, reset_ns; /* asked, here, told by the store */
+        bool served;
+        uint64_t remains, retry_ns;
+    } rows[] = {
+        {3, 2, 5, 5 * SEC, true, 7, 0},
+        {3, 5, 8, 2 * SEC, true, 10, 0},
+        {3, 5, 10, 0, true, 10, 0},
+        {3, 2, 0, 10 * SEC, false, 2, 3 * SEC},
+        {3, 2, 0, 9 * SEC + 5, false, 2, 2 * SEC + 5},
+        {3, 2, 4, 6 * SEC, false, 6, 1}, /* there by now: ask again at once */
+    };
+    const ratelimit_limit limit = ratelimit_limit_make(1, SEC, 10);
+    const ratelimit_limit sevenths = ratelimit_limit_make(7, SEC, 10);
+    ratelimit_request q = request_of(&limit, RATELIMIT_TAKE, 1);
+    ratelimit_result r;
+    size_t i;
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        memset(&r, 0, sizeof r);
+        q.n = rows[i].n;
+        r.allowed = true;
+        r.burst = 10;
+        r.remaining = rows[i].remaining;
+        r.retry_after_ns = 99;
+        r.reset_after_ns = rows[i].reset_ns;
+        ratelimit_priv_lease_share(&q, rows[i].served, rows[i].left, &r);
+        CHECK(r.allowed == rows[i].served);
+        CHECK(r.status == (rows[i].served ? RATELIMIT_OK : RATELIMIT_DENIED));
+        CHECK_U64(r.taken, rows[i].served ? q.n : 0);
+        CHECK_U64(r.remaining, rows[i].remains);
+        CHECK_U64(r.retry_after_ns, rows[i].retry_ns);
+    }
+    q.limit = &sevenths; /* 10 of them take 1,428,571,428 4/7 ns, 1 of them 142,857,142 6/7 */
+    r.reset_after_ns = 2 * SEC;
+    q.n = 1;
+    ratelimit_priv_lease_share(&q, false, 0, &r);
+    CHECK_U64(r.retry_after_ns, 2 * SEC + 142857142 - 1428571428 + 1);
+}
+
+/* It asks for nothing, serves nothing, and is of no limit. */
+static void an_entry_that_was_ended_holds_nothing(void)
+{
+    ratelimit_priv_seat seat;
+    ratelimit_tier tier;
+    memset(&tier, 0, sizeof tier);
+    tier.table = small_table(0);
+    ratelimit_priv_tier_forget(&tier, 77, SEC);
+    ratelimit_priv_probe(tier.table, 77, SEC, false, NULL, 0, &seat);
+    CHECK(seat.there);
+    CHECK_U64(seat.was.rest << 6 >> 6,
+              ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_LEASE)); /* no turn, no tokens */
+    CHECK_U64(seat.was.full_ns, 2 * SEC);
+}
+
 /* So an answer that was under way is not taken for one about this lease. */
 static void a_lease_differs_from_what_it_replaces(void)
 {
@@ -974,6 +1031,8 @@ int main(int argc, char **argv)
     RUN(what_a_store_told_is_rounded_by_a_256th_of_the_burst);
     RUN(a_lease_is_a_percentage_of_the_burst);
     RUN(a_lease_tells_what_the_store_told_and_what_it_has_left);
+    RUN(an_answer_about_a_lease_becomes_one_about_the_request);
+    RUN(an_entry_that_was_ended_holds_nothing);
     RUN(a_lease_differs_from_what_it_replaces);
     RUN(a_note_is_of_an_entry_as_it_was_made);
     RUN(a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less);
