@@ -793,19 +793,27 @@ static void an_answer_about_a_lease_becomes_one_about_the_request(void)
     CHECK_U64(r.retry_after_ns, 2 * SEC + 142857142 - 1428571428 + 1);
 }
 
-/* It asks for nothing, serves nothing, and is of no limit. */
+/* It asks for nothing, serves nothing, and is of no limit. It lives as long as any answer that was
+ * asked for before it may be kept. */
 static void an_entry_that_was_ended_holds_nothing(void)
 {
+    static const uint64_t rows[][3] = {
+        {0, 0, SEC}, {10 * SEC, 0, 10 * SEC}, {0, 10 * SEC, 10 * SEC}}; /* trust, lease, life */
     ratelimit_priv_seat seat;
     ratelimit_tier tier;
+    size_t i;
     memset(&tier, 0, sizeof tier);
-    tier.table = small_table(0);
-    ratelimit_priv_tier_forget(&tier, 77, SEC);
-    ratelimit_priv_probe(tier.table, 77, SEC, false, NULL, 0, &seat);
-    CHECK(seat.there);
-    CHECK_U64(seat.was.rest << 6 >> 6,
-              ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_LEASE)); /* no turn, no tokens */
-    CHECK_U64(seat.was.full_ns, 2 * SEC);
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        tier.table = small_table(0);
+        tier.trust_ns = rows[i][0];
+        tier.lease_ns = rows[i][1];
+        ratelimit_priv_tier_forget(&tier, 77, SEC);
+        ratelimit_priv_probe(tier.table, 77, SEC, false, NULL, 0, &seat);
+        CHECK(seat.there);
+        CHECK_U64(seat.was.rest << 6 >> 6,
+                  ratelimit_priv_class_bits(RATELIMIT_PRIV_CLASS_LEASE)); /* no turn, no tokens */
+        CHECK_U64(seat.was.full_ns, SEC + rows[i][2]);
+    }
 }
 
 /* So an answer that was under way is not taken for one about this lease. */
