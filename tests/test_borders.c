@@ -816,6 +816,94 @@ static void an_entry_that_was_ended_holds_nothing(void)
     }
 }
 
+static void a_share_is_a_nth_of_the_burst_and_of_the_rate(void)
+{
+    static const uint64_t rows[][7] = {
+        /* tokens, ns, burst; nodes; the same of the share */
+        {10, SEC, 10, 3, 10, 3 * SEC, 3},
+        {10, SEC, 2, 3, 10, 3 * SEC, 1},
+        {10, RATELIMIT_PRIV_MAX / 4, 8, 4, 10, RATELIMIT_PRIV_MAX / 4 * 4, 2},
+        {10, RATELIMIT_PRIV_MAX / 4 + 1, 8, 4, 2, RATELIMIT_PRIV_MAX / 4 + 1, 2},
+        {3, RATELIMIT_PRIV_MAX, 3, 5, 1, RATELIMIT_PRIV_MAX, 1},
+    };
+    ratelimit_limit l = ratelimit_window_make(100, HOUR), share = ratelimit_priv_share(&l, 8);
+    size_t i;
+    CHECK(share.kind == RATELIMIT_PRIV_WINDOW && share.tokens == 12 && share.per_ns == HOUR);
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        l = ratelimit_limit_make(rows[i][0], rows[i][1], rows[i][2]);
+        share = ratelimit_priv_share(&l, rows[i][3]);
+        CHECK(ratelimit_limit_check(&share) == RATELIMIT_OK);
+        CHECK_U64(share.tokens, rows[i][4]);
+        CHECK_U64(share.per_ns, rows[i][5]);
+        CHECK_U64(share.burst, rows[i][6]);
+        CHECK_U64(share.scope, l.scope);
+    }
+}
+
+/* A key of 10 per second and burst 10 that owes this long, shared by 3 nodes: their buckets have a
+ * window of 900 ms. */
+static void a_local_bucket_owes_what_a_refusal_says(void)
+{
+    const ratelimit_limit limit = ratelimit_limit_make(10, SEC, 10);
+    const ratelimit_limit share = ratelimit_priv_share(&limit, 3);
+    const ratelimit_limit window = ratelimit_window_make(10, SEC);
+    const uint64_t most = 900 * MS;
+    const struct {
+        uint64_t told, owes; /* by the refusal, by the bucket */
+        uint64_t before;     /* what it owed before */
+    } rows[] = {
+        {500 * MS, 500 * MS, 0},
+        {500 * MS, 500 * MS, 400 * MS},
+        {500 * MS, 600 * MS, 600 * MS},
+        {most, most, 0},
+        {most + 1, most, 0},
+        {SEC + 10, most, 0},
+        {SEC + 11, SEC + 11, 0},
+        {500 * MS, 500 * MS, 500 * MS}, /* as it was, with its mark */
+    };
+    ratelimit_request q = request_of(&limit, RATELIMIT_TAKE, 1);
+    size_t i;
+    int what;
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (what = 0; what < 4; what++) { /* a refusal; none, a lease, one of another limit */
+            const uint64_t mark = rows[i].before == rows[i].told ? RATELIMIT_PRIV_ON_PURPOSE : 0;
+            ratelimit_table *t = small_table(0);
+            const uint64_t place = ratelimit_priv_tier_place(t, &q);
+            ratelimit_priv_seat seat;
+            ratelimit_bucket b;
+            ratelimit_result told;
+            ratelimit_tier tier;
+            uint64_t owes = what ? rows[i].before : rows[i].owes;
+            memset(&tier, 0, sizeof tier);
+            memset(&told, 0, sizeof told);
+            tier.trust_ns = SEC / 4;
+            told.reset_after_ns = told.retry_after_ns = rows[i].told;
+            if (rows[i].before) {
+                ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, 0, true, NULL, 0, &seat);
+                b.full_ns = rows[i].before;
+                b.rest = share.state | mark;
+                CHECK(ratelimit_priv_commit(t, &seat, &b));
+            }
+            ratelimit_priv_probe(t, place, 0, true, NULL, 0, &seat);
+            b = ratelimit_priv_refusal_of(&tier, what == 3 ? &window : &limit, 1, &told, 0);
+            if (what == 2)
+                b = ratelimit_priv_lease_of(&seat, ratelimit_priv_which(&limit), 1, 1, SEC, 0);
+            CHECK(what == 1 || ratelimit_priv_commit(t, &seat, &b));
+            ratelimit_priv_warm(t, &q, &share, 0);
+            ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, 0, false, NULL, 0, &seat);
+            CHECK(seat.there == (owes != 0));
+            CHECK_U64(ratelimit_priv_left(&seat.was, 0), owes);
+            if (seat.there)
+                CHECK((seat.was.rest & RATELIMIT_PRIV_ON_PURPOSE) ==
+                      (owes > SEC + 10          ? RATELIMIT_PRIV_ON_PURPOSE
+                       : owes == rows[i].before ? mark
+                                                : 0));
+            ratelimit_priv_probe(t, place, 0, false, NULL, 0, &seat);
+            CHECK(seat.there == (what != 1)); /* the entry stays */
+        }
+    }
+}
+
 /* So an answer that was under way is not taken for one about this lease. */
 static void a_lease_differs_from_what_it_replaces(void)
 {
@@ -1041,6 +1129,8 @@ int main(int argc, char **argv)
     RUN(a_lease_tells_what_the_store_told_and_what_it_has_left);
     RUN(an_answer_about_a_lease_becomes_one_about_the_request);
     RUN(an_entry_that_was_ended_holds_nothing);
+    RUN(a_share_is_a_nth_of_the_burst_and_of_the_rate);
+    RUN(a_local_bucket_owes_what_a_refusal_says);
     RUN(a_lease_differs_from_what_it_replaces);
     RUN(a_note_is_of_an_entry_as_it_was_made);
     RUN(a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less);
