@@ -816,6 +816,35 @@ static void an_entry_that_was_ended_holds_nothing(void)
     }
 }
 
+/* In units of a 256th of the burst, rounded down. */
+static void what_the_store_told_is_kept_with_a_lease(void)
+{
+    static const uint64_t rows[][3] = {{255, 254, 254},   {255, 255, 255}, {256, 255, 254},
+                                       {256, 256, 256},   {2560, 99, 99},  {2560, 100, 99},
+                                       {2560, 2560, 2552}}; /* burst, told, kept */
+    size_t i;
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const ratelimit_limit limit = ratelimit_limit_make(1, SEC, rows[i][0]);
+        ratelimit_request q = request_of(&limit, RATELIMIT_TAKE, 1);
+        ratelimit_tier tier;
+        ratelimit_result r;
+        ratelimit_priv_ask ask;
+        ratelimit_priv_seat seat;
+        memset(&tier, 0, sizeof tier);
+        memset(&r, 0, sizeof r);
+        memset(&ask, 0, sizeof ask);
+        tier.table = small_table(0);
+        tier.lease_percent = 50;
+        r.allowed = true;
+        r.remaining = rows[i][1];
+        ask.place = 77;
+        ratelimit_priv_tier_learn(&tier, &q, &ask, &r, 0);
+        ratelimit_priv_probe(tier.table, 77, 0, false, NULL, 0, &seat);
+        CHECK(seat.there);
+        CHECK_U64(ratelimit_priv_told(&limit, seat.was.rest), rows[i][2]);
+    }
+}
+
 static void a_share_is_a_nth_of_the_burst_and_of_the_rate(void)
 {
     static const uint64_t rows[][7] = {
@@ -902,6 +931,29 @@ static void a_local_bucket_owes_what_a_refusal_says(void)
             CHECK(seat.there == (what != 1)); /* the entry stays */
         }
     }
+}
+
+/* Its window ends by another clock. */
+static void a_local_window_begins_full(void)
+{
+    const ratelimit_limit window = ratelimit_window_make(10, SEC);
+    const ratelimit_limit share = ratelimit_priv_share(&window, 2);
+    ratelimit_request q = request_of(&window, RATELIMIT_TAKE, 1);
+    ratelimit_table *t = small_table(0);
+    const uint64_t place = ratelimit_priv_tier_place(t, &q);
+    ratelimit_priv_seat seat;
+    ratelimit_result told;
+    ratelimit_tier tier;
+    ratelimit_bucket b;
+    memset(&tier, 0, sizeof tier);
+    memset(&told, 0, sizeof told);
+    told.reset_after_ns = told.retry_after_ns = SEC;
+    ratelimit_priv_probe(t, place, 0, true, NULL, 0, &seat);
+    b = ratelimit_priv_refusal_of(&tier, &window, 1, &told, 0);
+    CHECK(ratelimit_priv_commit(t, &seat, &b));
+    ratelimit_priv_warm(t, &q, &share, 0);
+    ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, 0, false, NULL, 0, &seat);
+    CHECK(!seat.there);
 }
 
 /* So an answer that was under way is not taken for one about this lease. */
@@ -1129,8 +1181,10 @@ int main(int argc, char **argv)
     RUN(a_lease_tells_what_the_store_told_and_what_it_has_left);
     RUN(an_answer_about_a_lease_becomes_one_about_the_request);
     RUN(an_entry_that_was_ended_holds_nothing);
+    RUN(what_the_store_told_is_kept_with_a_lease);
     RUN(a_share_is_a_nth_of_the_burst_and_of_the_rate);
     RUN(a_local_bucket_owes_what_a_refusal_says);
+    RUN(a_local_window_begins_full);
     RUN(a_lease_differs_from_what_it_replaces);
     RUN(a_note_is_of_an_entry_as_it_was_made);
     RUN(a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less);

@@ -1058,6 +1058,21 @@ static void a_key_whose_server_is_dead_takes_nothing_from_other_keys(void)
     CHECK_U64(op_of(0, "dead", &thousand, RATELIMIT_TAKE, 1).status, OK); /* at once */
 }
 
+/* Never here, but perhaps when the store is back. */
+static void more_than_a_share_is_not_told_never(void)
+{
+    uint64_t n;
+    fresh(0);
+    tiers[0].nodes = 2;
+    far_fails = true;
+    for (n = 5; n <= 11; n++) {
+        ratelimit_result res = op_of(0, n == 5 ? "a" : "b", &ten, RATELIMIT_TAKE, n);
+        CHECK(res.allowed == (n == 5));
+        CHECK_U64(res.burst, n <= 10 ? 10 : res.burst);
+        CHECK_U64(res.retry_after_ns, n <= 10 ? 0 : FOREVER);
+    }
+}
+
 static void one_failed_answer_among_others_fails_alone(void)
 {
     ratelimit_request req[3];
@@ -1461,6 +1476,8 @@ static void all_or_none_stays_so_while_the_store_is_down(void)
     CHECK(res[0].allowed && res[1].allowed);
     CHECK_U64(res[0].source, LOCAL);
     CHECK_U64(res[0].status, RATELIMIT_STORE_FAILED);
+    CHECK_U64(res[0].remaining, 2); /* 5 are for this node */
+    CHECK_U64(res[1].remaining, 0);
     nodes[0].decide(&nodes[0], req, res, 2, RATELIMIT_ALL);
     CHECK(!res[0].allowed && !res[1].allowed);
     req[0].n = 2;
@@ -1960,6 +1977,7 @@ int main(int argc, char **argv)
     RUN(an_idle_node_holds_one_lease_at_most);
     RUN(tiers_that_share_a_table_are_one_node);
     RUN(a_key_whose_server_is_dead_takes_nothing_from_other_keys);
+    RUN(more_than_a_share_is_not_told_never);
     RUN(one_failed_answer_among_others_fails_alone);
     RUN(a_lease_asked_for_when_the_store_fails_is_gone_but_not_leasing);
     RUN(a_lease_outlives_takes_that_fail);
