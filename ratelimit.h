@@ -5486,13 +5486,14 @@ static bool ratelimit_priv_all_failed(const ratelimit_result *res, size_t count)
 
 /* ---- the tier as a store ---- */
 
-/* Answers what can be answered here; ask[i].what says which requests go to the store. Returns how
- * many do. In ALL all do. The lines of all entries are fetched first, while the clock is read. */
-static size_t ratelimit_priv_tier_begin(ratelimit_tier *tier, const ratelimit_request *req,
-                                        ratelimit_result *res, size_t count, ratelimit_mode mode,
-                                        uint64_t *now, ratelimit_priv_ask *ask)
+/* Answers what can be answered here; ask[i].what says which requests go to the store. True if any
+ * does. In ALL all do. The lines of all entries are fetched first, while the clock is read. */
+static bool ratelimit_priv_tier_begin(ratelimit_tier *tier, const ratelimit_request *req,
+                                      ratelimit_result *res, size_t count, ratelimit_mode mode,
+                                      uint64_t *now, ratelimit_priv_ask *ask)
 {
-    size_t i, sent = 0;
+    size_t i;
+    bool sent = false;
     for (i = 0; i < count; i++, ask++) {
         const ratelimit_request *q = &req[i];
         const ratelimit_limit *l = q->limit;
@@ -5523,7 +5524,7 @@ static size_t ratelimit_priv_tier_begin(ratelimit_tier *tier, const ratelimit_re
         } else if (ask->what == RATELIMIT_PRIV_ENDS && mode == RATELIMIT_EACH) {
             ratelimit_priv_tier_forget(tier, ask->place, *now); /* for what follows in the batch */
         }
-        sent += ask->what != RATELIMIT_PRIV_HERE;
+        sent = sent || ask->what != RATELIMIT_PRIV_HERE;
     }
     if (sent)
         ratelimit_priv_add64(&tier->counts.calls, 1);
