@@ -1391,6 +1391,19 @@ static void a_batch_asks_once_for_what_is_not_known(void)
     nodes[0].decide(&nodes[0], req, res, 100, RATELIMIT_EACH);
     CHECK_U64(far_calls, (100 + RATELIMIT_MAX_ALL - 1) / RATELIMIT_MAX_ALL);
     CHECK_U64(far_requests, 100);
+    for (i = 0; i < 100; i++)
+        CHECK_U64(res[i].source, STORED);
+}
+
+static void all_or_none_of_one_is_a_take(void)
+{
+    ratelimit_request req = request_of("key", &ten, RATELIMIT_TAKE, 10);
+    ratelimit_result res;
+    fresh(0);
+    nodes[0].decide(&nodes[0], &req, &res, 1, RATELIMIT_ALL);
+    CHECK(res.allowed);
+    nodes[0].decide(&nodes[0], &req, &res, 1, RATELIMIT_ALL);
+    CHECK_U64(res.source, CACHED);
 }
 
 /* The second take of a key in one batch must see the first, and a reset before it. */
@@ -1628,6 +1641,15 @@ static void nothing_is_asked_of_a_tier_without_parts(void)
     store.decide(&store, req, res, 2, RATELIMIT_EACH);
     CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
     fresh(0);
+    none = tiers[0];
+    none.table = NULL;
+    store = ratelimit_tier_store(&none);
+    store.decide(&store, req, res, 1, RATELIMIT_EACH);
+    CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
+    none = tiers[0];
+    none.store.decide = NULL;
+    store.decide(&store, req, res, 2, RATELIMIT_EACH);
+    CHECK_U64(res[0].status, RATELIMIT_BAD_ARGUMENT);
     nodes[0].decide(&nodes[0], NULL, res, 2, RATELIMIT_EACH);
     CHECK_U64(res[1].status, RATELIMIT_BAD_ARGUMENT);
     nodes[0].decide(&nodes[0], req, res, 0, RATELIMIT_EACH);
@@ -1995,6 +2017,7 @@ int main(int argc, char **argv)
     RUN(a_limit_that_changes_while_the_store_is_down_keeps_what_was_spent);
     RUN(local_windows_share_the_window);
     RUN(a_batch_asks_once_for_what_is_not_known);
+    RUN(all_or_none_of_one_is_a_take);
     RUN(a_key_twice_in_a_batch_is_decided_in_order);
     RUN(all_or_none_is_decided_by_the_store);
     RUN(a_reset_in_all_or_none_ends_what_is_known);

@@ -54,7 +54,7 @@ SECTIONS = {
               "test_interleavings test_model vectors test_interleavings_32 test_threads test_lock test_processes "
               "test_table+sanitizers"),
     "tier": ("ratelimit.h", "known_answers test_borders test_tier test_limiter test_reported test_cas_held "
-             "test_model test_threads"),
+             "test_model test_threads test_tier+sanitizers"),
     "scripts": ("ratelimit_redis.h", "redis/vectors_redis redis/test_store redis/test_locks"),
     "fixture": ("fixture.h", "fixture"),
 }
