@@ -158,7 +158,9 @@ static void no_bucket_and_no_limit_are_bad_arguments_of_every_call(void)
     CHECK_U64(b.rest | b.full_ns, 0);
 #if defined(RATELIMIT_PRIV_SHARED)
     CHECK(!ratelimit_bucket_take_shared(&b, NULL, 1, 0, &res));
+    memset(&res, 0xA5, sizeof res);
     CHECK(!ratelimit_bucket_decide_shared(&b, NULL, 0, &res));
+    CHECK_U64(res.status, RATELIMIT_BAD_ARGUMENT);
     CHECK(!ratelimit_bucket_decide_shared(&b, NULL, 0, NULL));
     CHECK_U64(b.rest | b.full_ns, 0);
 #endif
