@@ -871,6 +871,21 @@ static void a_share_is_a_nth_of_the_burst_and_of_the_rate(void)
     }
 }
 
+/* What is kept of the answer to n tokens of a key that owes this long. */
+static ratelimit_bucket refusal(const ratelimit_limit *limit, uint64_t n, uint64_t trust_ns,
+                                uint64_t owes_ns, uint64_t remaining, uint64_t now_ns)
+{
+    ratelimit_tier tier;
+    ratelimit_result told;
+    memset(&tier, 0, sizeof tier);
+    memset(&told, 0, sizeof told);
+    tier.trust_ns = trust_ns;
+    told.status = RATELIMIT_DENIED;
+    told.reset_after_ns = told.retry_after_ns = owes_ns;
+    told.remaining = remaining;
+    return ratelimit_priv_refusal_of(&tier, limit, n, &told, now_ns);
+}
+
 /* A key of 10 per second and burst 10 that owes this long, shared by 3 nodes: their buckets have a
  * window of 900 ms. */
 static void a_local_bucket_owes_what_a_refusal_says(void)
@@ -902,13 +917,7 @@ static void a_local_bucket_owes_what_a_refusal_says(void)
             const uint64_t place = ratelimit_priv_tier_place(t, &q);
             ratelimit_priv_seat seat;
             ratelimit_bucket b;
-            ratelimit_result told;
-            ratelimit_tier tier;
             uint64_t owes = what ? rows[i].before : rows[i].owes;
-            memset(&tier, 0, sizeof tier);
-            memset(&told, 0, sizeof told);
-            tier.trust_ns = SEC / 4;
-            told.reset_after_ns = told.retry_after_ns = rows[i].told;
             if (rows[i].before) {
                 ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, 0, true, NULL, 0, &seat);
                 b.full_ns = rows[i].before;
@@ -916,7 +925,7 @@ static void a_local_bucket_owes_what_a_refusal_says(void)
                 CHECK(ratelimit_priv_commit(t, &seat, &b));
             }
             ratelimit_priv_probe(t, place, 0, true, NULL, 0, &seat);
-            b = ratelimit_priv_refusal_of(&tier, what == 3 ? &window : &limit, 1, &told, 0);
+            b = refusal(what == 3 ? &window : &limit, 1, SEC / 4, rows[i].told, 0, 0);
             if (what == 2)
                 b = ratelimit_priv_lease_of(&seat, ratelimit_priv_which(&limit), 1, 1, SEC, 0);
             CHECK(what == 1 || ratelimit_priv_commit(t, &seat, &b));
@@ -943,15 +952,9 @@ static void a_local_window_begins_full(void)
     ratelimit_request q = request_of(&window, RATELIMIT_TAKE, 1);
     ratelimit_table *t = small_table(0);
     const uint64_t place = ratelimit_priv_tier_place(t, &q);
+    const ratelimit_bucket b = refusal(&window, 1, 0, SEC, 0, 0);
     ratelimit_priv_seat seat;
-    ratelimit_result told;
-    ratelimit_tier tier;
-    ratelimit_bucket b;
-    memset(&tier, 0, sizeof tier);
-    memset(&told, 0, sizeof told);
-    told.reset_after_ns = told.retry_after_ns = SEC;
     ratelimit_priv_probe(t, place, 0, true, NULL, 0, &seat);
-    b = ratelimit_priv_refusal_of(&tier, &window, 1, &told, 0);
     CHECK(ratelimit_priv_commit(t, &seat, &b));
     ratelimit_priv_warm(t, &q, &share, 0);
     ratelimit_priv_probe(t, place ^ RATELIMIT_PRIV_TIER_KIND, 0, false, NULL, 0, &seat);
@@ -1012,33 +1015,8 @@ static void a_note_is_of_an_entry_as_it_was_made(void)
     }
 }
 
-/* F - T is 2^40 + 2^14 + 1 ns: in units of 2^15 ns, 2^14 - 1 too much. */
-static void a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust(void)
-{
-    const ratelimit_limit limit = ratelimit_limit_make(1, HOUR, 1);
-    const uint64_t over = (UINT64_C(1) << 40) + (UINT64_C(1) << 14) + 1;
-    ratelimit_tier tier;
-    ratelimit_result told;
-    ratelimit_bucket b;
-    memset(&tier, 0, sizeof tier);
-    memset(&told, 0, sizeof told);
-    tier.trust_ns = SEC;
-    told.status = RATELIMIT_DENIED;
-    told.reset_after_ns = told.retry_after_ns = SEC + over;
-    b = ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0);
-    CHECK_U64(b.full_ns, SEC - (UINT64_C(1) << 14) + 1);
-    CHECK_U64(ratelimit_priv_owed(&b, 0), SEC + over);
-    told.reset_after_ns = told.retry_after_ns = SEC + 5;
-    b = ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0);
-    CHECK_U64(b.full_ns, SEC);
-    CHECK_U64(ratelimit_priv_owed(&b, 0), SEC + 5);
-    told.reset_after_ns = told.retry_after_ns = RATELIMIT_PRIV_MAX; /* 2^62 and above: not kept */
-    CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
-    told.reset_after_ns = told.retry_after_ns = FOREVER;
-    CHECK_U64(ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 0).rest, 0);
-}
-
-/* T is too early by less than the unit of m; where it would be over at once nothing is kept. */
+/* m has 27 bits, so T is too early by less than its unit: 2^15 ns where F - T is above 2^40 ns.
+ * Where T would be over at once nothing is kept, nor of 2^62 ns and above. */
 static void a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less(void)
 {
     const ratelimit_limit limit = ratelimit_limit_make(1, HOUR, 1);
@@ -1047,6 +1025,7 @@ static void a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less(void
     } rows[] = {
         {SEC, 0, 0},
         {SEC, 1, 0},
+        {SEC, 5, 0},
         {SEC, (UINT64_C(1) << 26) - 1, 0},
         {SEC, UINT64_C(1) << 26, 0},
         {SEC, (UINT64_C(1) << 26) + 1, 1},
@@ -1054,21 +1033,17 @@ static void a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less(void
         {SEC, (UINT64_C(1) << 27) + 1, 3},
         {1, (UINT64_C(1) << 26) + 1, UINT64_MAX},
         {2, (UINT64_C(1) << 26) + 1, 1},
+        {SEC, (UINT64_C(1) << 40) + (UINT64_C(1) << 14) + 1, (UINT64_C(1) << 14) - 1},
         {10 * SEC, (UINT64_C(1) << 56) + 1, (UINT64_C(1) << 31) - 1},
         {10 * SEC, (UINT64_C(1) << 57) - 1, 1},
         {10 * SEC, UINT64_C(1) << 57, UINT64_MAX},
+        {SEC, RATELIMIT_PRIV_MAX - SEC, UINT64_MAX},
+        {SEC, FOREVER - SEC, UINT64_MAX},
     };
     size_t i;
     for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        ratelimit_tier tier;
-        ratelimit_result told;
-        ratelimit_bucket b;
-        memset(&tier, 0, sizeof tier);
-        memset(&told, 0, sizeof told);
-        tier.trust_ns = rows[i].trust;
-        told.status = RATELIMIT_DENIED;
-        told.reset_after_ns = told.retry_after_ns = rows[i].trust + rows[i].over;
-        b = ratelimit_priv_refusal_of(&tier, &limit, 1, &told, 5);
+        const ratelimit_bucket b =
+            refusal(&limit, 1, rows[i].trust, rows[i].trust + rows[i].over, 0, 5);
         CHECK((b.rest == 0) == (rows[i].early == UINT64_MAX));
         if (b.rest) {
             CHECK_U64(b.full_ns, 5 + rows[i].trust - rows[i].early);
@@ -1081,28 +1056,21 @@ static void a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less(void
 static void a_refusal_of_a_window_knows_how_many_are_too_many(void)
 {
     const ratelimit_limit limit = ratelimit_window_make(10, HOUR);
-    ratelimit_tier tier;
-    ratelimit_result told, out;
-    uint64_t n;
-    memset(&tier, 0, sizeof tier);
-    memset(&told, 0, sizeof told);
-    told.status = RATELIMIT_DENIED;
-    told.retry_after_ns = told.reset_after_ns = SEC / 2;
-    for (told.remaining = 0; told.remaining < 5; told.remaining += 3) {
-        ratelimit_bucket b = ratelimit_priv_refusal_of(&tier, &limit, 5, &told, 0);
+    ratelimit_result out;
+    uint64_t n, remaining;
+    for (remaining = 0; remaining < 5; remaining += 3) {
+        const ratelimit_bucket b = refusal(&limit, 5, 0, SEC / 2, remaining, 0);
         for (n = 1; n <= 10; n++) { /* the burst */
-            bool refuses = n > (told.remaining ? told.remaining : 4);
+            bool refuses = n > (remaining ? remaining : 4);
             CHECK(ratelimit_priv_refusal_answer(&b, &limit, n, 0, &out) == refuses);
-            if (refuses)
-                CHECK_U64(out.remaining, told.remaining);
-            if (refuses)
+            if (refuses) {
+                CHECK_U64(out.remaining, remaining);
                 CHECK_U64(out.burst, 10);
+            }
         }
     }
-    for (told.remaining = 254; told.remaining < 258; told.remaining++) {
-        ratelimit_bucket b = ratelimit_priv_refusal_of(&tier, &limit, 300, &told, 0);
-        CHECK((b.rest != 0) == (told.remaining < 256));
-    }
+    for (remaining = 254; remaining < 258; remaining++)
+        CHECK((refusal(&limit, 300, 0, SEC / 2, remaining, 0).rest != 0) == (remaining < 256));
 }
 
 /* A bucket that a refund fills is full from then on: a call at an earlier time gets only what was
@@ -1191,6 +1159,5 @@ int main(int argc, char **argv)
     RUN(a_note_is_of_an_entry_as_it_was_made);
     RUN(a_refusal_is_trusted_for_no_longer_than_trust_and_not_much_less);
     RUN(a_refusal_of_a_window_knows_how_many_are_too_many);
-    RUN(a_refusal_keeps_27_bits_of_how_long_it_outlives_our_trust);
     return check_end();
 }
